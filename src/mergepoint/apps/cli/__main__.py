@@ -1,0 +1,8 @@
+"""`python -m mergepoint.apps.cli` is the command too."""
+
+from __future__ import annotations
+
+from mergepoint.apps.cli.app import main
+
+if __name__ == "__main__":
+    main()

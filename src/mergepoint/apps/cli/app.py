@@ -1,0 +1,110 @@
+"""App: the command line as a whole. What is heavy is imported inside of the commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from mergepoint.apps.cli import demo, graph, listing, resume, run, show
+from mergepoint.apps.cli.errors import REFUSED
+from mergepoint.apps.cli.guard import GuardedGroup
+from mergepoint.apps.cli.output import put
+from mergepoint.apps.cli.runs import check, export, repair, tail
+from mergepoint.apps.cli.runs import list as list_runs
+from mergepoint.apps.cli.runs import show as show_run
+
+EXIT_CODES = (
+    "Exit codes: 0 done; 1 the run failed; 2 it was asked for in a way that cannot be done, and "
+    "nothing was run; 3 'runs check' found something wrong; 130 interrupted, or declined; "
+    "141 the reader of the output is gone."
+)
+
+app = typer.Typer(
+    name="mergepoint",
+    cls=GuardedGroup,
+    invoke_without_command=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help is shorter, and its examples can be copied
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> Any:
+    """Run the command, and leave the process with its exit code."""
+    return app()
+
+
+def _epilog(examples: tuple[str, ...]) -> str:
+    """Give an epilog; the mark keeps its lines as they are."""
+    shown = "\n".join(["\b", "Examples:", *(f"  {line}" for line in examples)])
+    return f"{shown}\n\n{EXIT_CODES}"
+
+
+def _version(*, wanted: bool) -> None:
+    from importlib.metadata import version
+
+    if wanted:
+        put(version("mergepoint"))
+        raise typer.Exit
+
+
+@app.callback(
+    epilog=_epilog((*demo.EXAMPLES[:1], *run.EXAMPLES[:2], *show.EXAMPLES[:2])),
+)
+def _root(
+    ctx: typer.Context,
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=lambda value: _version(wanted=value),
+            is_eager=True,
+            help="Show the version.",
+        ),
+    ] = False,
+) -> None:
+    """LLM workflows in which every node runs on a copy and state changes at one point."""
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help(), err=True)
+        raise typer.Exit(REFUSED)
+
+
+def _add(
+    name: str,
+    command: Callable[..., None],
+    line: str,
+    examples: tuple[str, ...],
+    *,
+    to: typer.Typer = app,
+) -> None:
+    to.command(name, short_help=line, epilog=_epilog(examples))(command)
+
+
+_add("demo", demo.demo, "From an example brief to an image prompt, without a key.", demo.EXAMPLES)
+_add("run", run.run, "Run a tree, and write everything down.", run.EXAMPLES)
+_add("graph", graph.graph, "Draw a tree as Mermaid or SVG.", graph.EXAMPLES)
+_add("resume", resume.resume, "Go on with a run that did not end.", resume.EXAMPLES)
+_add("show", show.show, "Show what a call saw, and where its answer went.", show.EXAMPLES)
+_add("list", listing.list_, "List the graphs that come along.", listing.EXAMPLES)
+
+runs = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+
+
+@runs.callback(epilog=_epilog((*list_runs.EXAMPLES[:1], *tail.EXAMPLES[:1], *check.EXAMPLES[:1])))
+def _runs(ctx: typer.Context) -> None:
+    """See, check, repair and export the runs on disk, those that were killed too."""
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help(), err=True)
+        raise typer.Exit(REFUSED)
+
+
+_add("list", list_runs.list_, "List the runs, the newest first.", list_runs.EXAMPLES, to=runs)
+_add("show", show_run.show, "Show how far a run came.", show_run.EXAMPLES, to=runs)
+_add("tail", tail.tail, "Show records as they are appended.", tail.EXAMPLES, to=runs)
+_add("check", check.check, "Say what is wrong with runs on disk.", check.EXAMPLES, to=runs)
+_add("repair", repair.repair, "Cut a damaged journal to what is good.", repair.EXAMPLES, to=runs)
+_add("export", export.export, "Give the transcript of a journal.", export.EXAMPLES, to=runs)
+app.add_typer(runs, name="runs", short_help="See, check, repair and export the runs on disk.")

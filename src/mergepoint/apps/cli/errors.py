@@ -1,0 +1,75 @@
+"""The errors of the command, and the exit code of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mergepoint.core.errors import MergepointError
+
+if TYPE_CHECKING:
+    from mergepoint.tree.decision import Question
+
+DONE = 0
+FAILED = 1
+REFUSED = 2
+WRONG = 3
+OPEN = 4
+INTERRUPTED = 130
+PIPE_CLOSED = 141
+
+
+class CommandError(MergepointError, ValueError):
+    """Something that was asked for and cannot be done; nothing was run."""
+
+
+class Stopped(MergepointError):
+    """A run that ended before its end.
+
+    `type` is the name of the error's class, `path` the node, `answered` the paths of the calls
+    that had an answer by then, out of `total` (None where loops leave it open), and `transcript`
+    the file with all of it.
+    """
+
+    status = "failed"
+    code = FAILED
+
+    def __init__(
+        self,
+        error: Mapping[str, str],
+        *,
+        transcript: Path,
+        answered: Sequence[str],
+        total: int | None,
+    ) -> None:
+        super().__init__(error["message"])
+        self.type = error["type"]
+        self.path = error["path"]
+        self.transcript = transcript
+        self.answered = answered
+        self.total = total
+
+
+class Interrupted(Stopped):
+    """A run that a person or a signal ended; `dropped` where calls in flight were not awaited."""
+
+    status = "interrupted"
+    code = INTERRUPTED
+    dropped = False
+
+
+class Waiting(Stopped):
+    """A run that waits for decisions at gates; `questions` holds what they ask, in tree order."""
+
+    status = "waiting"
+    code = OPEN
+    questions: Sequence[Question] = ()
+
+
+class Declined(MergepointError):
+    """A person who was asked said no; nothing was run."""
+
+
+class PipeClosed(MergepointError):
+    """The reader of stdout is gone."""

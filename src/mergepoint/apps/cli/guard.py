@@ -1,0 +1,185 @@
+"""Guard: the one place where errors become a message and an exit code."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from mergepoint.apps.cli.errors import (
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    PIPE_CLOSED,
+    REFUSED,
+    Declined,
+    Interrupted,
+    PipeClosed,
+    Stopped,
+    Waiting,
+)
+from mergepoint.apps.cli.folders import how_to_resume
+from mergepoint.apps.cli.output import count, put_json, silence, tell
+from mergepoint.core.errors import MergepointError
+
+_SHOWN = 5
+
+
+class GuardedGroup(TyperGroup):
+    """A group of commands whose errors are one message each, and never a traceback.
+
+    With `--json` among the arguments the message is a JSON object on stdout; with `--traceback`
+    Python's own traceback comes before it.
+    """
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,  # noqa: FBT001, FBT002  (the signature is typer's)
+        windows_expand_args: bool = True,  # noqa: FBT001, FBT002
+        **extra: Any,
+    ) -> Any:
+        """Run the command that the arguments name, and leave the process with its exit code."""
+        given = list(sys.argv[1:] if args is None else args)
+        options = {"prog_name": prog_name, "complete_var": complete_var, **extra}
+        sys.exit(self._code(given, options))
+
+    def _code(self, given: list[str], options: dict[str, Any]) -> int:
+        try:
+            result = super().main(given, standalone_mode=False, **options)
+        except PipeClosed:
+            silence(sys.stdout)
+            return PIPE_CLOSED
+        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  (each gets its word)
+            return _told(error, given)
+        return result if isinstance(result, int) else DONE
+
+
+def _told(error: BaseException, given: Sequence[str]) -> int:
+    """Tell of an error, and give the exit code."""
+    if "--traceback" in given:
+        traceback.print_exception(error)
+    code, facts = _facts(error)
+    if "--json" in given:
+        put_json(facts)
+    else:
+        head, *rest = _lines(error, facts)
+        tell(head, style="yellow" if code == INTERRUPTED else "bold red")
+        for line in rest:
+            tell(line)
+    if isinstance(error, Interrupted) and error.dropped:
+        sys.stderr.flush()
+        os._exit(code)  # a plain exit would wait for the threads of the calls in flight
+    return code
+
+
+def _facts(error: BaseException) -> tuple[int, dict[str, Any]]:
+    if isinstance(error, Stopped):
+        file = str(error.transcript) if error.transcript.is_file() else None
+        where = {"path": error.path or None, "transcript": file}
+        facts = _fact(error.status, error.type, str(error), **where)
+        if isinstance(error, Waiting):
+            facts["questions"] = [question.to_plain() for question in error.questions]
+            facts["resume"] = next(iter(how_to_resume(error.transcript.parent)), None)
+        return error.code, facts
+    if isinstance(error, Declined | KeyboardInterrupt | typer.Abort):
+        said = str(error) or "nothing more was run"
+        return INTERRUPTED, _fact("interrupted", type(error).__name__, said)
+    if hasattr(error, "format_message"):  # what click raises; the class's home varies
+        return REFUSED, _fact("refused", "UsageError", _usage(error))
+    if isinstance(error, MergepointError):
+        path = getattr(error, "pipeline_path", "") or None
+        return REFUSED, _fact("refused", type(error).__name__, str(error), path=path)
+    if isinstance(error, OSError):
+        return REFUSED, _fact("refused", type(error).__name__, _os_problem(error))
+    return FAILED, _fact("failed", type(error).__name__, str(error))
+
+
+def _fact(
+    status: str,
+    kind: str,
+    message: str,
+    *,
+    path: str | None = None,
+    transcript: str | None = None,
+) -> dict[str, Any]:
+    return {
+        "status": status,
+        "type": kind,
+        "message": message,
+        "path": path,
+        "transcript": transcript,
+    }
+
+
+def _lines(error: BaseException, facts: dict[str, Any]) -> list[str]:
+    message = facts["message"]
+    if isinstance(error, Stopped):
+        return _stopped_lines(error, facts["transcript"])
+    if facts["status"] == "failed":
+        return [
+            f"error: {facts['type']}: {message}",
+            "  this should not happen here; --traceback shows where it comes from",
+        ]
+    label = "interrupted" if facts["status"] == "interrupted" else "error"
+    return f"{label}: {message}".splitlines()
+
+
+def _stopped_lines(error: Stopped, transcript: str | None) -> list[str]:
+    where = f" at {error.path}" if error.path else ""
+    said = "" if isinstance(error, Interrupted | Waiting) else f": {error.type}: {error}"
+    shown = error.answered[-_SHOWN:]
+    before = ["    ..."] if len(error.answered) > len(shown) else []
+    return [
+        *f"{error.status}{where}{said}".splitlines(),
+        *(_asked(error) if isinstance(error, Waiting) else ()),
+        f"  answered before: {_answered(error)}",
+        *before,
+        *(f"    {path}" for path in shown),
+        f"  transcript: {transcript or 'it could not be written'}",
+        *(f"  go on: {line}" for line in _ways_on(error)),
+    ]
+
+
+def _answered(error: Stopped) -> str:
+    """Say how many calls were answered; of how many, where that is known."""
+    number = len(error.answered)
+    return (
+        f"{number:,} of {count(error.total, 'call')}"
+        if error.total is not None
+        else count(number, "call")
+    )
+
+
+def _asked(error: Waiting) -> list[str]:
+    """Give what the open gates ask."""
+    from mergepoint.apps.cli.gates import told_question
+
+    return [f"  {line}" for question in error.questions for line in told_question(question)[1:]]
+
+
+def _ways_on(error: Stopped) -> list[str]:
+    """Give the command that goes on, with an answer to each gate that is open."""
+    answers: list[str] = []
+    if isinstance(error, Waiting):
+        answers = [f"--answer {shlex.quote(f'{one.path}=approve')}" for one in error.questions]
+    return [" ".join([line, *answers]) for line in how_to_resume(error.transcript.parent)]
+
+
+def _usage(error: Any) -> str:
+    context = getattr(error, "ctx", None)
+    hint = f"; see '{context.command_path} --help'" if context is not None else ""
+    return str(error.format_message()).rstrip(".") + hint
+
+
+def _os_problem(error: OSError) -> str:
+    what = error.strerror or str(error)
+    return f"{error.filename}: {what}" if error.filename else what

@@ -1,0 +1,34 @@
+"""Origin: the run that another one goes on with, or takes its answers from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mergepoint.apps.cli.errors import CommandError
+from mergepoint.apps.cli.folders import find_journal
+
+
+def origin_of(
+    *, resume: str | None, reuse: str | None, replay: str | None, out: Path
+) -> dict[str, Path]:
+    """Give the one that was asked for, by the name of its option.
+
+    Raises CommandError for more than one, and for a run without a journal.
+    """
+    asked = {"resume": resume, "reuse": reuse, "replay": replay}
+    given = {name: run for name, run in asked.items() if run is not None}
+    if len(given) > 1:
+        options = " and ".join(f"--{name}" for name in given)
+        raise CommandError(f"{options} exclude each other; give one")
+    return {name: find_journal(run, out) for name, run in given.items()}
+
+
+def check_resumed(inputs: Mapping[str, Any], messages: Sequence[str], run_id: str | None) -> None:
+    """Refuse what a run that goes on has already. Raises CommandError."""
+    if inputs or messages or run_id is not None:
+        raise CommandError(
+            "a resumed run has its inputs, messages and id already; leave them out, or begin a "
+            "new run with --reuse"
+        )

@@ -1,0 +1,1 @@
+"""`mergepoint runs`: the runs on disk, one command a file."""

@@ -1,0 +1,1 @@
+"""The law: state, merge, path, errors. Standard library only."""

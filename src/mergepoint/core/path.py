@@ -1,0 +1,147 @@
+"""Names and paths: the one key of transcript, override, event, error and drawing.
+
+A path is the effective names from the root down, joined with `/`. It is always built from the
+tree and handed down; nothing parses it out of an engine.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+SEPARATOR = "/"
+ITERATION = "iteration_"
+_REFUSED = "/|:"
+
+
+def name_problem(name: object) -> str | None:
+    """Say what is wrong with a node's name, or None.
+
+    Refused: anything but text, blank, `/`, `|`, `:`, control characters, a leading `__`.
+    The last three belong to paths and to the engine's own namespaces.
+    """
+    if not isinstance(name, str):
+        return f"a name is text, not {type(name).__name__}"
+    if not name.strip():
+        return "a name must not be blank; leave it out to get one by position"
+    if name.startswith("__"):
+        return f"name {name!r} starts with '__', which is kept for the exits of blocks"
+    for character in name:
+        if character in _REFUSED:
+            return f"name {name!r} holds {character!r}, which separates paths; use '_' or '-'"
+        if unicodedata.category(character) in ("Cc", "Cs"):
+            return f"name {name!r} holds the control character U+{ord(character):04X}"
+    return None
+
+
+def effective_name(name: str | None, kind: str, position: int) -> str:
+    """Give the explicit name, else `step_01`, `block_02` by 1-based position among siblings."""
+    return name if name is not None else f"{kind}_{position:02d}"
+
+
+def iteration_name(number: int) -> str:
+    """Give the name of an iteration of a loop, counted from 1: `iteration_01`."""
+    return f"{ITERATION}{number:02d}"
+
+
+def of_first_iterations(selector: str) -> str:
+    """Give a path or selector with `iteration_01` for each iteration: as it is in the tree."""
+    names = selector.split(SEPARATOR)
+    rounds = [name.startswith(ITERATION) and name[len(ITERATION) :].isdecimal() for name in names]
+    first = iteration_name(1)
+    return SEPARATOR.join(
+        first if is_round else name for name, is_round in zip(names, rounds, strict=True)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a node stands in a tree; around which of its names a loop goes.
+
+    `loops` are the positions in the path of the iterations' names.
+    """
+
+    path: str
+    loops: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Give the last name of the path."""
+        return self.path.rpartition(SEPARATOR)[2]
+
+    def child(self, name: str) -> Place:
+        """Give the place of a child."""
+        return Place(join(self.path, name), self.loops)
+
+    def iteration(self) -> Place:
+        """Give the place of a loop's body."""
+        position = self.path.count(SEPARATOR) + 1
+        return Place(join(self.path, iteration_name(1)), (*self.loops, position))
+
+    def at(self, rounds: Sequence[int]) -> str:
+        """Give the path in these rounds of the loops around, the outermost first."""
+        if not self.loops:
+            return self.path
+        parts = self.path.split(SEPARATOR)
+        for position, number in zip(self.loops, rounds, strict=True):
+            parts[position] = iteration_name(number)
+        return SEPARATOR.join(parts)
+
+
+def join(parent: str, name: str) -> str:
+    """Give the path of a child."""
+    return f"{parent}{SEPARATOR}{name}" if parent else name
+
+
+def ancestors(path: str) -> list[str]:
+    """Give the paths above this one, the nearest first: `a/b/c` gives `a/b`, `a`."""
+    parts = path.split(SEPARATOR)
+    return [SEPARATOR.join(parts[:end]) for end in range(len(parts) - 1, 0, -1)]
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Give ` (did you mean ...?)` for a misspelt word, or nothing."""
+    close = difflib.get_close_matches(word, list(known), n=3, cutoff=0.6)
+    return f" (did you mean {', '.join(repr(name) for name in close)}?)" if close else ""
+
+
+def select(selector: str, paths: Sequence[str]) -> list[str]:
+    """Give the paths that a selector names, in tree order.
+
+    A selector is an exact path, a suffix of whole names that is unique, or a glob: `*` stands
+    for one name or a part of it, `**` for any number of names. Exact wins over suffix, suffix
+    over glob, so a name that holds `*` can still be given whole.
+
+    Raises LookupError when it names nothing, or when a suffix fits several paths.
+    """
+    if selector in paths:
+        return [selector]
+    ending = [path for path in paths if path.endswith(SEPARATOR + selector)]
+    if len(ending) == 1:
+        return ending
+    if ending:
+        raise LookupError(
+            f"{selector!r} fits {len(ending)} paths: {', '.join(ending)}; "
+            f"give one whole, or '**/{selector}' for all of them"
+        )
+    pattern = selector.split(SEPARATOR)
+    found = [path for path in paths if _fits(path.split(SEPARATOR), pattern)]
+    if found and any(character in selector for character in "*?["):
+        return found
+    shown = "\n  ".join(paths)
+    endings = {SEPARATOR.join(path.split(SEPARATOR)[-len(pattern) :]) for path in paths}
+    near = nearest(selector, [*paths, *sorted(endings.difference(paths))])
+    raise LookupError(f"no path fits {selector!r}{near}; there are:\n  {shown}")
+
+
+def _fits(names: list[str], pattern: list[str]) -> bool:
+    if not pattern:
+        return not names
+    if pattern[0] == "**":
+        return any(_fits(names[skip:], pattern[1:]) for skip in range(len(names) + 1))
+    if not names:
+        return False
+    return fnmatch.fnmatchcase(names[0], pattern[0]) and _fits(names[1:], pattern[1:])

@@ -1,0 +1,1 @@
+"""The door to models, views of providers, the offline model."""

@@ -1,0 +1,257 @@
+"""Passage: one model call on its way through the door, from what was asked to its records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from langchain_core.language_models.chat_models import generate_from_stream
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.messages.tool import tool_call_chunk
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+
+from mergepoint.core.errors import StepError
+from mergepoint.models.attempts import CLOCK, Clock, wait_before_next
+from mergepoint.models.halt import HALT
+from mergepoint.models.landing import GRACE, Landing, Limits
+from mergepoint.models.purse import Purse, Reservation
+from mergepoint.models.view import View, seen_through
+from mergepoint.record.journal import Journal
+from mergepoint.record.record import CallKey, CallRecord, error_of, now, response_id
+from mergepoint.tree.policy import Policy, Retry
+
+
+@dataclass(slots=True)
+class ModelCall:
+    """What the door is told of the call that is about to be made.
+
+    `lead` counts the messages at the front that belong to this call only; the last message is
+    the prompt. `accept` gives the text of an answer, or raises StepError for one that cannot be
+    used. `bound` are parameters that the door passes on itself: LangChain's structured output
+    drops those of the call. `request` is the digest of what is asked. An `answer` that was
+    recorded earlier is given in place of a call.
+    The `purse` grants each attempt. A cancelled one has `grace` seconds to land.
+    """
+
+    key: CallKey
+    model: str
+    view: View
+    lead: int
+    params: Mapping[str, Any]
+    journals: Sequence[Journal]
+    accept: Callable[[AIMessage], str]
+    bound: Mapping[str, Any] = field(default_factory=dict)
+    request: str = ""
+    answer: CallRecord | None = None
+    purse: Purse | None = None
+    policy: Policy = field(default_factory=Policy)
+    grace: float = GRACE
+    clock: Clock = field(default_factory=CLOCK.get)
+    entered: bool = field(default=False, init=False)
+    response: str = field(default="", init=False)
+
+
+CALL: ContextVar[ModelCall | None] = ContextVar("mergepoint_call", default=None)
+
+
+class Passage:
+    """One call on its way through the door: it is tried as often as its policy says."""
+
+    def __init__(self, call: ModelCall, messages: Sequence[BaseMessage]) -> None:
+        self.call = call
+        self.messages = messages
+        self.id = response_id(call.key)
+        self.sent = seen_through(call.view, messages)
+        self.limits = Limits(call.key.full_path, call.policy.timeout, call.grace)
+
+    def recorded(self) -> ChatResult | None:
+        """Give the recorded answer of this call, None where the model has to be asked."""
+        answer = self.call.answer
+        if answer is None or answer.message is None:
+            return None
+        result = ChatResult(generations=[ChatGeneration(message=answer.message.model_copy())])
+        with Attempt(self, 1, live=False) as attempt:
+            attempt.answered(result)
+        return result
+
+    def attempts(self) -> Iterator[Attempt]:
+        """Give one attempt after the other, until one is answered or the last has failed."""
+        attempt = Attempt(self, 1)
+        yield attempt
+        while attempt.next_in is not None:
+            attempt = Attempt(self, attempt.number + 1, after=attempt.next_in)
+            yield attempt
+
+    def options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Give the keyword arguments of the call with the parameters that are bound to it."""
+        return {**given, **self.call.bound}
+
+    def named(self, chunk: ChatGenerationChunk) -> ChatGenerationChunk:
+        """Give a chunk the id that the answer will have in the state, so a stream shows it once."""
+        message = chunk.message.model_copy(update={"id": self.id})
+        return chunk.model_copy(update={"message": message})
+
+
+class Attempt:
+    """One try of a call: it writes the record when it is left.
+
+    A failure that may pass goes no further; `next_in` then holds the seconds until the next one.
+    Where something of the answer has reached the caller, there is no next one. An attempt that
+    was cancelled is let land, and the cancellation raised when its record is written.
+    """
+
+    def __init__(
+        self, passage: Passage, number: int, *, after: float | None = None, live: bool = True
+    ) -> None:
+        self._passage = passage
+        self._after = after
+        self._live = live
+        self._message: AIMessage | None = None
+        self._response = ""
+        self._started = 0.0
+        self._reservation: Reservation | None = None
+        self._halt = HALT.get()
+        self._given_on = False
+        self._held: list[ChatGenerationChunk] = []
+        self.landing = Landing(passage.limits)
+        self.number = number
+        self.next_in: float | None = None
+
+    def pause(self) -> None:
+        """Wait until it is time for this attempt. Raises KeyboardInterrupt in a stopped run."""
+        if self._halt is not None:
+            self._halt.check()
+        if self._after is not None:
+            self._passage.call.clock.sleep(self._after)
+
+    async def apause(self) -> None:
+        """Do what `pause` does, on an event loop."""
+        if self._after is not None:
+            await self._passage.call.clock.asleep(self._after)
+
+    def __enter__(self) -> Self:
+        passage, call = self._passage, self._passage.call
+        if self._halt is not None and self._live:
+            self._halt.check()
+        if self._live and call.purse is not None:
+            self._reservation = call.purse.reserve(call.key, call.model, passage.sent, call.params)
+        if self._halt is not None:
+            self._halt.begin(self)
+        self._started = now()
+        return self
+
+    def answered(self, result: ChatResult) -> None:
+        """Take in the model's answer. Raises StepError for one that cannot be used."""
+        generations = getattr(result, "generations", None)
+        message = generations[0].message if generations else None
+        if not isinstance(message, AIMessage):
+            raise StepError("the model returned no assistant message")
+        self._message = message
+        call = self._passage.call
+        self._response = call.response = call.accept(message)
+        result.generations[0].message = message.model_copy(update={"id": self._passage.id})
+
+    def ready(self, chunk: ChatGenerationChunk) -> list[ChatGenerationChunk]:
+        """Give the chunks of a stream that may be given on: none until one says something."""
+        self._held.append(chunk)
+        self._given_on = self._given_on or _says_something(chunk)
+        return self._let_go() if self._given_on else []
+
+    def streamed(self, chunks: list[ChatGenerationChunk]) -> list[ChatGenerationChunk]:
+        """Take in all chunks of a stream, and give those that were held back to its end.
+
+        Raises StepError for an answer that cannot be used.
+        """
+        if not chunks:
+            raise StepError("the model's stream ended without an answer")
+        self.answered(generate_from_stream(iter(chunks)))
+        return [] if self.landing.cancelled else self._let_go()
+
+    def _let_go(self) -> list[ChatGenerationChunk]:
+        held, self._held = self._held, []
+        return [self._passage.named(chunk) for chunk in held]
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        call = self._passage.call
+        if self._halt is not None:
+            self._halt.end(self)
+        cost = None if self._reservation is None else self._reservation.settle(self._message, error)
+        self._record(error, cost)
+        if self.landing.cancelled is not None:
+            raise self.landing.cancelled
+        if error is None or not self._live or self._given_on:
+            return False
+        retry = call.policy.retry
+        if isinstance(retry, Retry):  # a Policy holds its number of attempts as a Retry
+            self.next_in = wait_before_next(retry, self.number, error, call.clock)
+        if self.next_in is None and self.number > 1:
+            error.add_note(f"attempt {self.number}; the record has those before it as failures")
+        return self.next_in is not None
+
+    def _record(self, error: BaseException | None, cost: float | None) -> None:
+        call, messages = self._passage.call, self._passage.messages
+        record = CallRecord(
+            key=call.key,
+            prompt=messages[-1].content,
+            lead=tuple(messages[: call.lead]),
+            context=len(messages) - call.lead - 1,
+            response=self._response,
+            message=self._message,
+            params=call.params,
+            model=call.model,
+            view=call.view,
+            started=self._started,
+            ended=now(),
+            attempt=self.number,
+            source="live" if call.answer is None else "replayed",
+            request=call.request,
+            error=None if error is None else error_of(error),
+            cost=cost,
+        )
+        for journal in call.journals:
+            journal.append(record)
+
+
+def enter(messages: Sequence[BaseMessage]) -> Passage | None:
+    """Give the passage of the call under way; None outside of trees, and inside of the call.
+
+    Some models answer `_generate` by way of their own `_stream`: that is the same call.
+    """
+    call = CALL.get()
+    if call is None or call.entered:
+        return None
+    call.entered = True
+    return Passage(call, messages)
+
+
+def as_chunk(result: ChatResult) -> ChatGenerationChunk:
+    """Give a whole answer as the one chunk of a stream."""
+    message = result.generations[0].message
+    whole = AIMessageChunk(
+        **message.model_dump(exclude={"type", "tool_calls", "invalid_tool_calls"}),
+        tool_call_chunks=[
+            tool_call_chunk(
+                name=call["name"], args=json.dumps(call["args"]), id=call["id"], index=index
+            )
+            for index, call in enumerate(getattr(message, "tool_calls", ()))
+        ],
+        chunk_position="last",
+    )
+    return ChatGenerationChunk(message=whole)
+
+
+def _says_something(chunk: ChatGenerationChunk) -> bool:
+    """Say whether a chunk has more than what a provider opens a stream with."""
+    message = chunk.message
+    content = message.content.strip() if isinstance(message.content, str) else message.content
+    calls = getattr(message, "tool_call_chunks", None)
+    return bool(content or calls or message.additional_kwargs)

@@ -1,0 +1,308 @@
+"""Patterns: trees that people build again and again, as plain functions that give Blocks.
+
+Nothing here is special to an engine: what comes out is Steps and Blocks, to be changed with
+`with_overrides` and `without` like any others:
+
+    with_overrides(tree, {"**/threads/*": {"temperature": 0.9}})
+    without(tree, "**/threads/munch")  # and the consensus that reads it is refused by `check`
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from mergepoint.core.errors import TreeError
+from mergepoint.core.merge import MergeMode
+from mergepoint.core.path import name_problem
+from mergepoint.tree.block import Block
+from mergepoint.tree.node import Node
+from mergepoint.tree.step import Step
+from mergepoint.tree.template import Template, key_problem
+
+_MARKUP = re.compile(r"[\"<>{}\n]")
+
+
+@dataclass(frozen=True, slots=True)
+class Artist:
+    """One voice of an enclave: `key` names its step and its output, `persona` is told to it.
+
+    Raises TreeError for a key that cannot be a name and a key, and for a blank label or persona.
+    """
+
+    key: str
+    label: str
+    persona: str
+
+    def __post_init__(self) -> None:
+        problem = name_problem(self.key) or key_problem(self.key)
+        if not problem and not (self.label.strip() and self.persona.strip()):
+            problem = f"artist {self.key!r} needs a label and a persona that are not blank"
+        if not problem and _MARKUP.search(self.label):
+            problem = f"artist {self.key!r}: a label holds no quotes, brackets or line breaks"
+        if problem:
+            raise TreeError.of(problem)
+
+
+ARTISTS: tuple[Artist, ...] = (
+    Artist(
+        "hemingway",
+        "Hemingway",
+        "You are Hemingway. You want plain, strong, concrete prose: short sentences, nouns one "
+        "could pick up, verbs that do the work. You distrust adjectives, hedges, and every word "
+        "that explains what another has shown already.",
+    ),
+    Artist(
+        "munch",
+        "Munch",
+        "You are Munch. You look for raw emotion: which feeling is at the centre, which mood "
+        "holds the work together, which colour that feeling has and what the light does to it. "
+        "What is correct and leaves the heart cold is not finished.",
+    ),
+    Artist(
+        "da_vinci",
+        "Da Vinci",
+        "You are Da Vinci. You judge composition and proportion: what is large and what is small, "
+        "where the eye enters and where it rests. You ask for close observation of how things "
+        "are made, and for one invention that nobody has seen before.",
+    ),
+    Artist(
+        "representative",
+        "the Representative",
+        "You are the Representative. You speak for the audience that the brief names, and for "
+        "nobody else. You say what these viewers would take from it at first sight, what would "
+        "puzzle them or leave them out, and what would make them stop and look.",
+    ),
+    Artist(
+        "chameleon",
+        "the Chameleon",
+        "You are the Chameleon. You take on the taste profile of the one who asked: what is liked "
+        "must be at work in it, what is disliked must be gone. You also look for the hidden "
+        "angle, the thing that was not asked for and would be missed once seen.",
+    ),
+)
+
+CRITIQUE = """\
+You are one voice, alone. You see no other voice, and no other voice sees you.
+
+Critique the last assistant response as {label}. Do not rewrite it.
+
+Answer with two lists and nothing else. Under the heading "Issues:" put what is wrong, one issue \
+a line, each quoting the words that it is about. Under the heading "Edits:" put the changes that \
+would settle these issues, one a line, each starting with a hyphen and one of: replace "old words" \
+with "new words", cut "words", add "words". Write "- none" under a heading that stays empty. \
+No greeting, no praise, no word about yourself or about this task."""
+
+CONSENSUS = """\
+Revise your last response. Below are critiques of it; each was written alone, without sight of the \
+others. Take the edits that make the response better, settle those that contradict each other, and \
+leave alone what works. Keep its form, its language and its length in bounds.
+
+Return only the revised response: no heading, no list of changes, no comment."""
+
+SELECT = """\
+Choose one of the answers below. They were made independently of each other, for the same request. \
+Take the one that serves the request best, and return its text alone, word for word: no number, no \
+reason, no comment."""
+
+
+def threads(
+    scope: str,
+    artists: Iterable[Artist] = ARTISTS,
+    *,
+    name: str = "threads",
+    parallel: bool = True,
+    critique: str = CRITIQUE,
+    system: str | Template | None = None,
+) -> Block:
+    """Give independent voices on one base: no voice sees another, and none enters the conversation.
+
+    Each artist is a step with `merge="none"` whose response is captured as `<scope>.<key>`. The
+    prompt is a template of the persona and then `critique`: `{label}` in it stands for the
+    artist's label, and `{{ key }}` reads an input or an earlier output.
+    All of them begin with the same messages, `system` included, so that a provider can cache what
+    they share; what differs comes last. `parallel=False` runs them one after the other, with the
+    same results.
+
+    Raises TreeError for no artists, two with one key, and a scope that cannot be part of a key.
+    """
+    voices = _distinct(scope, artists)
+    return Block(
+        [
+            Step(
+                Template(f"{artist.persona}\n\n{critique.replace('{label}', artist.label)}"),
+                name=artist.key,
+                merge="none",
+                system=system,
+                capture_key=_scoped(scope, artist),
+            )
+            for artist in voices
+        ],
+        name=name,
+        merge="none",
+        parallel=parallel,
+    )
+
+
+def enclave(
+    scope: str,
+    artists: Iterable[Artist] = ARTISTS,
+    *,
+    name: str = "tot_enclave",
+    merge: MergeMode = "last_response",
+    parallel: bool = True,
+    capture_key: str | None = None,
+    critique: str = CRITIQUE,
+    consensus: str = CONSENSUS,
+    system: str | Template | None = None,
+) -> Block:
+    """Give voices that criticise the last response, then one step that revises it.
+
+    The children are `threads` (see there) and `consensus`, which reads every voice by its key:
+    one that is missing or blank stops the run with MissingKey, before the consensus is paid.
+    `consensus` is a template: `{{ key }}` in it reads an input or an earlier output.
+
+    The shape is a small tree of thoughts: one state, several branches, one choice (Yao et al.,
+    "Tree of Thoughts", 2023), with critics in place of a search.
+
+    Raises TreeError as `threads` does.
+    """
+    voices = _distinct(scope, artists)
+    read = [
+        f'<voice name="{artist.label}">\n{{{{ {_scoped(scope, artist)} }}}}\n</voice>'
+        for artist in voices
+    ]
+    return Block(
+        [
+            threads(scope, voices, parallel=parallel, critique=critique, system=system),
+            Step(
+                Template("\n\n".join([consensus, *read])),
+                name="consensus",
+                merge="last_response",
+                system=system,
+            ),
+        ],
+        name=name,
+        merge=merge,
+        capture_key=capture_key,
+    )
+
+
+def refined_stage(
+    name: str,
+    draft: Node | str | Template,
+    *,
+    scope: str | None = None,
+    artists: Iterable[Artist] = ARTISTS,
+    enclave_name: str = "tot_enclave",
+    parallel: bool = True,
+    capture_key: str | None = None,
+    critique: str = CRITIQUE,
+    consensus: str = CONSENSUS,
+    system: str | Template | None = None,
+) -> Block:
+    """Give a stage: a draft, then an enclave on it; the conversation grows by the outcome alone.
+
+    `draft` is a node, or the prompt of a step; a node without a name is called `draft`. `scope`
+    (by default the name) starts the keys of the voices; give one where two stages of a tree have
+    the same name. `capture_key` keeps the outcome. `system` is for the draft made from a prompt,
+    the voices and the consensus.
+
+    Raises TreeError as `threads` does.
+    """
+    if isinstance(draft, str | Template):
+        draft = Step(draft, system=system)
+    if draft.name is None:
+        draft = dataclasses.replace(draft, name="draft")
+    refined = enclave(
+        name if scope is None else scope,
+        artists,
+        name=enclave_name,
+        parallel=parallel,
+        critique=critique,
+        consensus=consensus,
+        system=system,
+    )
+    return Block([draft, refined], name=name, merge="last_response", capture_key=capture_key)
+
+
+def generate_then_select(
+    name: str,
+    generate: Step | str | Template | Sequence[Step],
+    *,
+    n: int = 3,
+    scope: str | None = None,
+    parallel: bool = True,
+    capture_key: str | None = None,
+    select: str = SELECT,
+    system: str | Template | None = None,
+) -> Block:
+    """Give `n` independent answers to one request, then a step that reads all and picks one.
+
+    `generate` is the step (or its prompt) that is asked `n` times, or a list of different steps,
+    which are asked once each. The answers are captured as `<scope>.1`, `<scope>.2`, ...; losers
+    stay in the outputs and the record, and enter no conversation. What the selector returns is
+    kept. `select` is a template, like the consensus of `enclave`.
+
+    This is best-of-n with a model as its judge.
+
+    Raises TreeError for fewer than one answer, and for a list that holds anything but steps.
+    """
+    asked = _generations(generate, n, system)
+    key = name if scope is None else scope
+    if problem := key_problem(key):
+        raise TreeError.of(problem, path=name)
+    made = [
+        dataclasses.replace(
+            step,
+            name=f"generation_{number:02d}",
+            merge="none",
+            capture_key=f"{key}.{number}",
+        )
+        for number, step in enumerate(asked, start=1)
+    ]
+    read = [
+        f'<answer number="{number}">\n{{{{ {key}.{number} }}}}\n</answer>'
+        for number in range(1, len(made) + 1)
+    ]
+    return Block(
+        [
+            Block(made, name="generations", merge="none", parallel=parallel),
+            Step(Template("\n\n".join([select, *read])), name="select", system=system),
+        ],
+        name=name,
+        merge="last_response",
+        capture_key=capture_key,
+    )
+
+
+def _generations(
+    generate: Step | str | Template | Sequence[Step], n: int, system: str | Template | None
+) -> list[Step]:
+    if isinstance(generate, str | Template):
+        generate = Step(generate, system=system)
+    steps = [generate] * n if isinstance(generate, Step) else list(generate)
+    if not steps:
+        raise TreeError.of("generate_then_select needs at least one answer; give n >= 1")
+    for step in steps:
+        if not isinstance(step, Step):
+            raise TreeError.of(f"a generation is a Step, not {type(step).__name__}")
+    return steps
+
+
+def _distinct(scope: str, artists: Iterable[Artist]) -> tuple[Artist, ...]:
+    if problem := key_problem(scope):
+        raise TreeError.of(problem)
+    voices = tuple(artists)
+    keys = [artist.key for artist in voices]
+    if not voices:
+        raise TreeError.of(f"{scope}: no artists; give at least one")
+    if twice := sorted({key for key in keys if keys.count(key) > 1}):
+        raise TreeError.of(f"{scope}: two artists have the key {', '.join(map(repr, twice))}")
+    return voices
+
+
+def _scoped(scope: str, artist: Artist) -> str:
+    return f"{scope}.{artist.key}"

@@ -1,0 +1,1 @@
+"""What happened: records, the journal, the transcript, replay."""

@@ -1,0 +1,108 @@
+"""Hold a run in a database: one writer at a time, by a lock that ends with its process.
+
+A row that says who writes would outlive a kill. In PostgreSQL the lock is an advisory one of the
+session that writes: the server drops it with the connection, so nobody writes without it. SQLite
+has no locks of a name, so there it is a file beside the database, locked as journals on disk are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sql
+from sqlalchemy.exc import OperationalError
+
+from mergepoint.record.hold import hold_at, release
+from mergepoint.record.lines import JournalError
+from mergepoint.record.sql_database import Database, dropped
+
+_PATIENCE = "500ms"  # in which the server notices that a killed process is gone
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A run that this process holds, and the connection that it is written by."""
+
+    connection: sql.Connection
+    let_go: Callable[[], None]
+
+    def close(self, database: Database) -> None:
+        """Let go of the run and close the connection. Raises JournalError where that fails."""
+        try:
+            with database.told("let go of a run in"):
+                self.let_go()
+        finally:
+            dropped(self.connection)
+
+
+def hold_run(database: Database, run_id: str) -> Held:
+    """Hold a run. Raises JournalError while another holds it."""
+    connection = database.held()
+    take = _by_file if database.kind == "sqlite" else _by_session
+    try:
+        with database.told("lock a run in"):
+            return Held(connection, take(database, connection, run_id))
+    except BaseException:
+        dropped(connection)
+        raise
+
+
+def _by_file(_: Database, connection: sql.Connection, run_id: str) -> Callable[[], None]:
+    main = str(connection.exec_driver_sql("PRAGMA database_list").one()[2])
+    path = Path(f"{main}.{run_id}.lock")
+    try:
+        file = hold_at(path)
+    except OSError as error:
+        raise JournalError(
+            f"cannot make the lock of the run, {path}: {error.strerror}; let the database be in a "
+            "folder that can be written"
+        ) from error
+
+    def let_go() -> None:
+        path.unlink(missing_ok=True)
+        release(file)
+        file.close()
+
+    return let_go
+
+
+def _by_session(database: Database, connection: sql.Connection, run_id: str) -> Callable[[], None]:
+    schema = connection.exec_driver_sql("SELECT current_schema()").scalar_one()
+    digest = hashlib.blake2b(f"mergepoint {schema} {run_id}".encode(), digest_size=8).digest()
+    key = int.from_bytes(digest, signed=True)
+    connection.exec_driver_sql(f"SET lock_timeout = '{_PATIENCE}'")
+    try:
+        connection.execute(sql.select(sql.func.pg_advisory_lock(key)))
+    except OperationalError as error:
+        if getattr(error.orig, "sqlstate", None) != "55P03":
+            raise
+        raise JournalError(
+            f"{database.name}: run {run_id!r} is being written by another session"
+            f"{_holder(connection, key)}; wait until it has ended, or stop it, and try again"
+        ) from None
+    connection.exec_driver_sql("RESET lock_timeout")
+
+    def let_go() -> None:
+        if not connection.invalidated:  # a lost connection has lost its locks
+            connection.execute(sql.select(sql.func.pg_advisory_unlock(key)))
+
+    return let_go
+
+
+def _holder(connection: sql.Connection, key: int) -> str:
+    """Say which process of the server holds a lock, and from where its client came."""
+    query: Any = sql.text(
+        "SELECT a.pid, a.client_addr FROM pg_locks l JOIN pg_stat_activity a USING (pid) "
+        "WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 "
+        "AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
+        "AND l.classid::bigint = :high AND l.objid::bigint = :low"
+    )
+    parts = {"high": key >> 32 & 0xFFFFFFFF, "low": key & 0xFFFFFFFF}
+    found = connection.execute(query, parts).first()
+    if found is None:
+        return ""
+    return f" (server process {found[0]}{f', client {found[1]}' if found[1] else ''})"

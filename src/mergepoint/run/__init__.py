@@ -1,0 +1,1 @@
+"""How it runs: the interpreter, the LangGraph compiler, the recorder, the runner."""

@@ -1,0 +1,195 @@
+"""Deciding: where a gate's answer comes from, and that it is written down before it is used."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.types import interrupt
+
+from mergepoint.core.errors import GateOpen, StepError
+from mergepoint.core.state import State
+from mergepoint.record.answers import Asked
+from mergepoint.record.record import CallKey, CallRecord, now
+from mergepoint.record.request import Digests
+from mergepoint.run.facts import Facts
+from mergepoint.run.recorder import Event, Recorder, recorders_of
+from mergepoint.tree.decision import Answerer, Decision, Question
+from mergepoint.tree.gate import Gate
+
+GATES = "mergepoint_gates"
+"""In a config's `configurable`: "raise" lets an open gate raise GateOpen, and not interrupt."""
+
+
+def decide(
+    gate: Gate,
+    question: Question,
+    facts: Facts,
+    config: RunnableConfig,
+    *,
+    interrupts: bool = False,
+) -> Decision:
+    """Give the decision at a gate: one on record, the gate's own function's, or the answerer's.
+
+    Where nobody answers it raises GateOpen, or with `interrupts` stops the graph it runs in.
+    Raises StepError for an answer that does not fit.
+    """
+    asked = Asking(question, facts, config)
+    if (known := asked.on_record()) is not None:
+        return known
+    answerer = asked.answerer(gate)
+    if answerer is None:
+        return asked.interrupted() if interrupts else asked.refused()
+    asked.opened()
+    given = answerer(asked.shown())
+    if inspect.isawaitable(given):
+        if inspect.iscoroutine(given):
+            given.close()
+        raise StepError("the answerer is async; run the tree on an event loop, or answer at once")
+    return asked.written(given)
+
+
+async def adecide(
+    gate: Gate,
+    question: Question,
+    facts: Facts,
+    config: RunnableConfig,
+    *,
+    interrupts: bool = False,
+) -> Decision:
+    """Do what `decide` does, on an event loop; a sync answerer waits in a thread."""
+    asked = Asking(question, facts, config)
+    if (known := asked.on_record()) is not None:
+        return known
+    answerer = asked.answerer(gate)
+    if answerer is None:
+        return asked.interrupted() if interrupts else asked.refused()
+    asked.opened()
+    if inspect.iscoroutinefunction(answerer):
+        return asked.written(await answerer(asked.shown()))
+    given = await asyncio.to_thread(answerer, asked.shown())
+    return asked.written(await given if inspect.isawaitable(given) else given)
+
+
+class Asking:
+    """One gate's question in one run."""
+
+    def __init__(self, question: Question, facts: Facts, config: RunnableConfig) -> None:
+        self._recorders: Sequence[Recorder] = recorders_of(config)
+        self._raises = config.get("configurable", {}).get(GATES) == "raise"
+        digests = self._recorders[0].digests if self._recorders else Digests()
+        key = digests.state(question.kept.messages, question.kept.outputs)
+        self._key = CallKey(facts.run, facts.host, question.path)
+        self.question = replace(question, key=key, run=facts.run)
+        self._started = now()
+        self._open = False
+
+    def on_record(self) -> Decision | None:
+        """Give the decision that stands on record, written to those journals that lack it."""
+        question = self.question
+        asked = Asked(self._key.full_path, question.key, question.text, "", {}, 0)
+        for recorder in self._recorders:
+            if recorder.answers is None:
+                continue
+            found = recorder.answers.find(asked)
+            if found is None:
+                continue
+            record = replace(found, key=self._key, source="replayed")
+            for other in self._recorders:
+                if other is not recorder or not recorder.answers.same_run:
+                    other.journal.append(record)
+            decision = Decision.of(found.value)
+            self._settled(decision)
+            return decision
+        return None
+
+    def opened(self) -> None:
+        """Tell those who listen that somebody is asked."""
+        if not self._open:
+            self._open = True
+            self._tell("start")
+
+    def _settled(self, decision: Decision) -> None:
+        self.opened()
+        self._tell("end", decision.decision)
+
+    def _tell(self, kind: Literal["start", "end"], text: str = "") -> None:
+        for recorder in self._recorders:
+            recorder.tell(Event(kind, self._key.path, self._key.host, text=text, of="gate"))
+
+    def answerer(self, gate: Gate) -> Answerer | None:
+        """Give who answers: the gate's own function, or the run's."""
+        if gate.decide is not None:
+            return gate.decide
+        return next((one.answerer for one in self._recorders if one.answerer is not None), None)
+
+    def shown(self) -> Question:
+        """Give the question on copies, so that who answers cannot change what is held back."""
+        kept = self.question.kept
+        copies = [message.model_copy(deep=True) for message in kept.messages]
+        return replace(self.question, kept=State.of(copies, copy.deepcopy(dict(kept.outputs))))
+
+    def refused(self) -> Decision:
+        """Raise GateOpen: nobody is there who could answer."""
+        raise GateOpen([self.question])
+
+    def written(self, given: Any) -> Decision:
+        """Give the decision in an answer, once it is on record.
+
+        Raises StepError for an answer that does not fit the question.
+        """
+        decision = fitting(self.question, given)
+        record = CallRecord(
+            key=self._key,
+            prompt=self.question.text,
+            started=self._started,
+            ended=now(),
+            request=self.question.key,
+            kind="gate",
+            value=decision.to_plain(),
+        )
+        for recorder in self._recorders:
+            recorder.journal.append(record)
+        self._settled(decision)
+        return decision
+
+    def interrupted(self) -> Decision:
+        """Stop the graph until a person answers by `Command(resume=...)`.
+
+        An answer that does not fit is asked for again, with the reason.
+        """
+        if self._raises:
+            return self.refused()
+        plain = self.question.to_plain()
+        while True:
+            given = interrupt(plain)
+            try:
+                return self.written(given)
+            except StepError as error:
+                plain = {**plain, "problem": str(error)}
+
+
+def fitting(question: Question, given: Any) -> Decision:
+    """Give the decision in an answer. Raises StepError for one that does not fit the question."""
+    decision = Decision.of(given)
+    question.settled(decision)
+    return decision
+
+
+def by_path(answers: Mapping[str, Any]) -> Callable[[Question], Any]:
+    """Give the answerer that knows its answers by path.
+
+    It raises GateOpen at any other gate.
+    """
+
+    def answer(question: Question) -> Any:
+        if question.path not in answers:
+            raise GateOpen([question])
+        return answers[question.path]
+
+    return answer

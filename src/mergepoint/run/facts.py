@@ -1,0 +1,156 @@
+"""Facts: what is handed down unchanged from the start of a run to every call."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.messages import (
+    BaseMessage,
+    BaseMessageChunk,
+    convert_to_messages,
+    message_chunk_to_message,
+)
+from langchain_core.runnables import RunnableConfig
+
+from mergepoint.core.errors import Fault, TreeError, locate
+from mergepoint.core.path import SEPARATOR, join, nearest
+from mergepoint.tree.block import REQUIRED, Input
+from mergepoint.tree.context import PromptContext
+from mergepoint.tree.fold import Messages
+from mergepoint.tree.template import Reads
+
+RUN_ID = "mergepoint_run_id"
+SEED = "mergepoint_seed"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The run's id, the prefix of a host graph, the seed, the inputs.
+
+    `rounds` are the iterations of the loops around, the outermost first.
+    """
+
+    run: str
+    host: str = ""
+    seed: int = 0
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    rounds: tuple[int, ...] = ()
+
+    def on_wire(self) -> dict[str, Any]:
+        """Give plain data, which a checkpointer can keep."""
+        return {
+            "run": self.run,
+            "host": self.host,
+            "seed": self.seed,
+            "inputs": dict(self.inputs),
+            "rounds": list(self.rounds),
+        }
+
+    @classmethod
+    def off_wire(cls, data: Mapping[str, Any]) -> Facts:
+        """Give facts back from plain data."""
+        return cls(data["run"], data["host"], data["seed"], data["inputs"], tuple(data["rounds"]))
+
+
+def new_run_id() -> str:
+    """Give an id that sorts by time: `20261120-110502-1f2e3d`."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+
+
+def given_inputs(declared: Sequence[Input], given: Any, *, path: str) -> dict[str, Any]:
+    """Give the inputs of a run with defaults filled in.
+
+    Raises TreeError that lists every missing and every unknown input.
+    """
+    if given is not None and not isinstance(given, Mapping):
+        raise TreeError.of(f"inputs is a mapping of names to values, not {given!r}", path=path)
+    given = dict(given or {})
+    known = {known.name: known for known in declared}
+    faults = [
+        Fault(path, f"input {name!r} is not given; pass inputs={{{name!r}: ...}}")
+        for name, wanted in known.items()
+        if name not in given and wanted.default is REQUIRED
+    ]
+    faults += [
+        Fault(
+            path,
+            f"input {name!r} is not declared{nearest(name, known)}; the tree takes: "
+            f"{', '.join(known) or 'none'}",
+        )
+        for name in given
+        if name not in known
+    ]
+    if faults:
+        error = TreeError(faults)
+        locate(error, path, kind="root", name=path.rpartition("/")[2], innermost=True)
+        raise error
+    defaults = {name: wanted.default for name, wanted in known.items() if name not in given}
+    return {**defaults, **given}
+
+
+def whole_messages(given: Iterable[Any]) -> list[BaseMessage]:
+    """Give messages from any form that LangChain takes; pieces of a stream become messages."""
+    return [
+        message_chunk_to_message(message) if isinstance(message, BaseMessageChunk) else message
+        for message in convert_to_messages(list(given))
+    ]
+
+
+def unused_run_id(run_id: str, path: str, messages: Iterable[BaseMessage]) -> str:
+    """Give the run's id; where the conversation holds messages of that run, `<run_id>.2` and on.
+
+    Ids of messages start with it, and hosts replace messages that share an id.
+    """
+    stem, number, unused = f"{path}/", 1, run_id
+    taken = {str(message.id) for message in messages if message.id}
+    while any(name.startswith(f"{unused}/{stem}") for name in taken):
+        number += 1
+        unused = f"{run_id}.{number}"
+    return unused
+
+
+def facts_from(config: RunnableConfig, *, inputs: Mapping[str, Any], scope: str = "") -> Facts:
+    """Give the facts of a run that starts in a graph with this config."""
+    options = config.get("configurable", {})
+    return Facts(
+        run=options.get(RUN_ID) or new_run_id(),
+        host=join(host_prefix(config), scope) if scope else host_prefix(config),
+        seed=options.get(SEED, 0),
+        inputs=inputs,
+    )
+
+
+def context_of(path: str, base: Messages, facts: Facts, reads: Reads | None) -> PromptContext:
+    """Give what a function of the tree is given at a path."""
+    return PromptContext.over(
+        path,
+        run_id=facts.run,
+        seed=facts.seed,
+        messages=base.messages,
+        inputs=facts.inputs,
+        outputs=base.outputs,
+        reads=reads,
+    )
+
+
+def host_prefix(config: RunnableConfig) -> str:
+    """Give the names of the host's nodes around a root, read once from the engine's namespace.
+
+    Its last name is the root's own.
+    """
+    return SEPARATOR.join(node_names(config.get("metadata", {}))[:-1])
+
+
+def node_names(metadata: Mapping[str, Any]) -> list[str]:
+    """Give the names in the engine's namespace of a call, outermost first.
+
+    The namespace is `node:<uuid>|node:<uuid>`, with a counter for a node that runs a graph
+    several times.
+    """
+    namespace = str(metadata.get("langgraph_checkpoint_ns", ""))
+    names = [part.partition(":")[0] for part in namespace.split("|")]
+    return [name for name in names if name and not name.isdigit()]

@@ -1,0 +1,1 @@
+"""Many inputs and many machines (the room is laid out, not built)."""

@@ -1,0 +1,1 @@
+"""Sessions: conversation turns apart from working artifacts (the room is laid out, not built)."""

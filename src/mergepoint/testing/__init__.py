@@ -1,0 +1,1 @@
+"""Fakes, strategies and fixtures for the tests of users, and for our own."""

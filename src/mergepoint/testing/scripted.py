@@ -1,0 +1,612 @@
+"""A chat model that plays a script and keeps what it was given.
+
+The module is longer than most: the values, the script and the model are one fake, and a user who
+wonders why it answered as it did should find the whole rule in one place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing, closing, contextmanager
+from contextvars import ContextVar
+from copy import deepcopy
+from dataclasses import KW_ONLY, dataclass, replace
+from enum import Enum
+from types import NoneType, TracebackType
+from typing import Any, Literal, Self, TypeAlias, cast
+
+from langchain_core.callbacks import (
+    AsyncCallbackManagerForLLMRun,
+    BaseCallbackManager,
+    CallbackManagerForLLMRun,
+    Callbacks,
+)
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.language_models.base import LangSmithParams
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    ToolCall,
+    ToolCallChunk,
+    message_chunk_to_message,
+)
+from langchain_core.messages.ai import UsageMetadata
+from langchain_core.messages.tool import tool_call, tool_call_chunk
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult, LLMResult
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import ensure_config
+from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from pydantic import BaseModel, PrivateAttr
+from typing_extensions import override
+
+Content: TypeAlias = (
+    "str | AIMessage | list[str | dict[str, Any]] | dict[str, Any] | BaseModel "
+    "| BaseException | None"
+)
+"""What an answer may hold; None is a message with empty content."""
+
+Scripted: TypeAlias = "Content | Answer | Callable[[tuple[BaseMessage, ...]], Any]"
+"""One line of a script; a callable is given the messages and returns any other of these."""
+
+Tool: TypeAlias = "dict[str, Any] | type | Callable[..., Any] | BaseTool"
+
+
+class _Unset(Enum):
+    UNSET = "no default"
+
+
+class ScriptExhausted(AssertionError):
+    """The script holds no answer for a call; the text names the call and what is left."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer with its manner.
+
+    `delay` is in seconds, before the first chunk. `tool_calls` are `{"name", "args"}` with an
+    optional `"id"`. `usage` is (input tokens, output tokens); without it words are counted.
+    `chunks` are the pieces a stream gives; they must join to the text. With `error` the call fails:
+    at once, or in a stream after `fail_after` chunks.
+
+    Raises ValueError for fields that contradict each other, TypeError for content that no model
+    could answer with.
+    """
+
+    content: Content = None
+    _: KW_ONLY
+    delay: float = 0.0
+    tool_calls: Sequence[Mapping[str, Any]] = ()
+    usage: tuple[int, int] | None = None
+    chunks: Sequence[str] = ()
+    fail_after: int | None = None
+    error: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        _check(self.content, "Answer")
+        if callable(self.content) or isinstance(self.content, Answer):
+            raise TypeError("Answer: content must be a value; put the callable into the script")
+        if self.delay < 0:
+            raise ValueError(f"Answer: delay is {self.delay} seconds; it cannot be negative")
+        if self.fail_after is not None and (self.error is None or self.fail_after < 0):
+            raise ValueError(
+                "Answer: fail_after needs a number from 0 on and error=, what to raise"
+            )
+        if self.chunks and self.content is not None and "".join(self.chunks) != self._text():
+            raise ValueError("Answer: chunks do not join to the text; leave one of the two out")
+
+    def _text(self) -> object:
+        return self.content.content if isinstance(self.content, AIMessage) else self.content
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one call gave to the model; `path` is empty where the call had none."""
+
+    path: str
+    messages: tuple[BaseMessage, ...]
+    params: dict[str, Any]
+
+
+def _check(answer: object, where: str) -> None:
+    """Refuse what could never be an answer when the script is written, not when it is played."""
+    if isinstance(answer, BaseMessage) and not isinstance(answer, AIMessage):
+        raise TypeError(f"{where}: {type(answer).__name__} is no answer; give an AIMessage")
+    if isinstance(answer, type):
+        raise TypeError(f"{where}: {answer.__name__} is a class; give an instance of it")
+    values = (str, list, dict, BaseModel, BaseException, Answer, NoneType)
+    if not (isinstance(answer, values) or callable(answer)):
+        raise TypeError(
+            f"{where}: {type(answer).__name__} is no answer; give str, AIMessage, list of content "
+            "blocks, dict, pydantic instance, exception, Answer, None or a callable"
+        )
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _queue(answers: object, where: str) -> deque[Scripted]:
+    queue = deque(answers if isinstance(answers, (list, tuple)) else [answers])
+    for answer in queue:
+        _check(answer, where)
+    return queue
+
+
+class _Script:
+    """Answers left and calls seen: one object, shared by every copy of a model."""
+
+    def __init__(
+        self,
+        answers: Sequence[Scripted],
+        by_path: Mapping[str, Scripted | Sequence[Scripted]],
+        by_prompt: Mapping[str, Scripted | Sequence[Scripted]],
+        default: Scripted | Literal[_Unset.UNSET],
+    ) -> None:
+        if not isinstance(answers, (list, tuple)):
+            raise TypeError(f"answers: give a list of answers, not {type(answers).__name__}")
+        if default is not _Unset.UNSET:
+            _check(default, "default")
+        self.in_order = _queue(answers, "answers")
+        self.by_path = {key: _queue(value, f"by_path {key!r}") for key, value in by_path.items()}
+        self.by_prompt = {
+            key: _queue(value, f"by_prompt {key!r}") for key, value in by_prompt.items()
+        }
+        self.default = default
+        self.calls: list[Seen] = []
+        self._per_path: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        return self
+
+    def take(self, seen: Seen) -> tuple[int, Scripted]:
+        """Record the call; give its number at its path and its answer. Raises ScriptExhausted."""
+        prompt = seen.messages[-1].text if seen.messages else ""
+        with self._lock:
+            self.calls.append(seen)
+            self._per_path[seen.path] += 1
+            queue = self._queue_for(seen.path, prompt)
+            if queue:
+                return self._per_path[seen.path], queue.popleft()
+            if self.default is not _Unset.UNSET:
+                return self._per_path[seen.path], self.default
+            left = "; ".join(self._left()) or "nothing"
+        raise ScriptExhausted(
+            f"no answer for the call at path {seen.path!r}, whose last message starts "
+            f"{_short(str(prompt))}. The script still holds: {left}. "
+            "Add an answer, or give default="
+        )
+
+    def _queue_for(self, path: str, prompt: str) -> deque[Scripted]:
+        # A name that fits claims the call even when its list is empty: a call too many must not
+        # eat the answers of another.
+        if path in self.by_path:
+            return self.by_path[path]
+        return next((q for key, q in self.by_prompt.items() if key in prompt), self.in_order)
+
+    def _left(self) -> list[str]:
+        named = [(f"by_path {key!r}", queue) for key, queue in self.by_path.items()]
+        named += [(f"by_prompt {key!r}", queue) for key, queue in self.by_prompt.items()]
+        named += [("in order", self.in_order)]
+        return [f"{name}: {len(q)} (next {_short(q[0])})" for name, q in named if q]
+
+    def left(self) -> list[str]:
+        with self._lock:
+            return self._left()
+
+    def seen(self) -> list[Seen]:
+        with self._lock:
+            return list(self.calls)
+
+
+# langchain-core hands no run manager to _stream when it streams by tokens, so the path of the call
+# travels beside it.
+_call_path: ContextVar[str] = ContextVar("mergepoint_scripted_path", default="")
+
+
+def _path_in(metadata: Mapping[str, Any]) -> str:
+    mark = metadata.get("mergepoint")
+    return str(mark.get("path") or "") if isinstance(mark, Mapping) else ""
+
+
+@contextmanager
+def _called(callbacks: Callbacks, *layers: Mapping[str, Any] | None) -> Iterator[None]:
+    inherited = callbacks.metadata if isinstance(callbacks, BaseCallbackManager) else {}
+    metadata = dict(inherited)
+    for layer in layers:
+        metadata.update(layer or {})
+    token = _call_path.set(_path_in(metadata))
+    try:
+        yield
+    finally:
+        _call_path.reset(token)
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\s*\S+\s*|\s+", text)
+
+
+def _usage(answer: Answer, message: AIMessage, seen: Seen) -> UsageMetadata:
+    if answer.usage is None and message.usage_metadata is not None:
+        return message.usage_metadata
+    calls = [json.dumps(call["args"], ensure_ascii=False) for call in message.tool_calls]
+    given, made = answer.usage or (
+        sum(len(one.text.split()) for one in seen.messages),
+        sum(len(text.split()) for text in [message.text, *calls]),
+    )
+    return UsageMetadata(input_tokens=given, output_tokens=made, total_tokens=given + made)
+
+
+def _tool_name(value: dict[str, Any] | BaseModel, params: Mapping[str, Any]) -> str | None:
+    """Name the bound tool that a structured answer calls; None where no tool may be called."""
+    choice = params.get("tool_choice")
+    names = [
+        function.get("name", "")
+        for function in (
+            convert_to_openai_tool(tool).get("function", {}) for tool in params.get("tools") or ()
+        )
+    ]
+    if not names or choice == "none":
+        return None
+    chosen = choice.get("function", choice).get("name") if isinstance(choice, dict) else choice
+    for name in (chosen, type(value).__name__):
+        if name in names:
+            return str(name)
+    if len(names) == 1:
+        return str(names[0])
+    raise ValueError(
+        f"a {type(value).__name__} answer fits any of the bound tools {', '.join(names)}; "
+        "script Answer(tool_calls=[{'name': ..., 'args': ...}])"
+    )
+
+
+def _structured(value: dict[str, Any] | BaseModel, params: Mapping[str, Any]) -> Answer:
+    data = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+    name = _tool_name(value, params)
+    if name is None:
+        return Answer(json.dumps(data, ensure_ascii=False))
+    return Answer("", tool_calls=[{"name": name, "args": data}])
+
+
+def _bare(answer: Answer, params: Mapping[str, Any]) -> tuple[AIMessage, Sequence[Any]]:
+    """Make the message of an answer's content; give it with the tool calls still to be put on."""
+    content = answer.content
+    if isinstance(content, AIMessageChunk):
+        content = message_chunk_to_message(content)
+    if isinstance(content, AIMessage):
+        return content.model_copy(deep=True), answer.tool_calls
+    if isinstance(content, (dict, BaseModel)):
+        made = _structured(content, params)
+        return AIMessage(content=str(made.content)), [*made.tool_calls, *answer.tool_calls]
+    if isinstance(content, list):
+        return AIMessage(content=deepcopy(content)), answer.tool_calls
+    return AIMessage(content=str(content or "".join(answer.chunks))), answer.tool_calls
+
+
+def _tool_calls(calls: Sequence[Mapping[str, Any]], seen: Seen, number: int) -> list[ToolCall]:
+    # Ids come from the path, not from a counter of the model: the same in every run, however
+    # parallel calls fall.
+    where = ".".join([*filter(None, [seen.path.replace("/", ".")]), str(number)])
+    return [
+        tool_call(
+            name=call["name"],
+            args=deepcopy(dict(call["args"])),
+            id=call.get("id") or f"call_{where}_{index}",
+        )
+        for index, call in enumerate(calls, start=1)
+    ]
+
+
+def _chunk(source: AIMessage, content: Any = "", **fields: Any) -> AIMessageChunk:
+    return AIMessageChunk(content=content, id=source.id, name=source.name, **fields)
+
+
+def _split(answer: Answer, message: AIMessage) -> list[AIMessageChunk]:
+    """Cut a message into chunks, with all that is not text on the last."""
+    pieces: Sequence[Any] = answer.chunks
+    if isinstance(message.content, list):
+        pieces = [[block] for block in message.content] or [[]]
+    elif not pieces:
+        pieces = _words(message.content)
+    chunks = [_chunk(message, piece) for piece in pieces]
+    for index, part in enumerate(_tool_parts(message)):
+        name = tool_call_chunk(name=part["name"], args="", id=part["id"], index=index)
+        args = tool_call_chunk(name=None, args=part["args"], id=None, index=index)
+        chunks += [_chunk(message, tool_call_chunks=[one]) for one in (name, args)]
+    last = chunks.pop() if chunks else _chunk(message)
+    rest = _chunk(
+        message,
+        last.content,
+        tool_call_chunks=last.tool_call_chunks,
+        additional_kwargs=message.additional_kwargs,
+        response_metadata=message.response_metadata,
+        usage_metadata=message.usage_metadata,
+        chunk_position="last",
+    )
+    return [*chunks, rest]
+
+
+def _tool_parts(message: AIMessage) -> list[ToolCallChunk]:
+    valid = [(c["name"], json.dumps(c["args"]), c["id"]) for c in message.tool_calls]
+    invalid = [(c["name"], c["args"], c["id"]) for c in message.invalid_tool_calls]
+    return [tool_call_chunk(name=name, args=args, id=id_) for name, args, id_ in [*valid, *invalid]]
+
+
+@dataclass(frozen=True)
+class _Play:
+    """One call under way: its answer, and the message that the answer makes."""
+
+    answer: Answer
+    message: AIMessage
+
+    def result(self) -> ChatResult:
+        if self.answer.error is not None:
+            raise self.answer.error
+        return ChatResult(generations=[ChatGeneration(message=self.message)])
+
+    def chunks(self) -> Iterator[ChatGenerationChunk]:
+        good = None if self.answer.error is None else self.answer.fail_after or 0
+        for chunk in _split(self.answer, self.message)[:good]:
+            yield ChatGenerationChunk(message=chunk)
+        if self.answer.error is not None:
+            raise self.answer.error
+
+
+class ScriptedModel(BaseChatModel):
+    """A LangChain chat model that answers from a script, offline.
+
+    `answers` are given in order of calls. `by_path` holds answers for a path, which is read from
+    the call's `metadata["mergepoint"]["path"]`; `by_prompt` for a text in the last message, the
+    first key that fits wins. by_path is asked first, then by_prompt, then the order; a key that
+    fits keeps its calls, even when its list is used up. Where no answer is left `default` gives
+    one, if there is one. In by_path and by_prompt a single answer stands for a list of one.
+
+    An answer is text, an AIMessage, a list of content blocks, None (empty content), an exception
+    (raised), an `Answer`, or a callable that is given the messages and returns one of these. A dict
+    or a pydantic instance becomes a call of the bound tool, or JSON text where none is bound.
+
+    Copies share one script and one list of calls. As a context manager it asserts at a clean exit
+    that the script is used up.
+
+    Raises ScriptExhausted in a call that the script has no answer for, TypeError for a script that
+    holds what is no answer.
+    """
+
+    model_name: str = "scripted"
+
+    _script: _Script = PrivateAttr()
+
+    def __init__(
+        self,
+        answers: Sequence[Scripted] = (),
+        *,
+        by_path: Mapping[str, Scripted | Sequence[Scripted]] | None = None,
+        by_prompt: Mapping[str, Scripted | Sequence[Scripted]] | None = None,
+        default: Scripted | Literal[_Unset.UNSET] = _Unset.UNSET,
+        **fields: Any,
+    ) -> None:
+        super().__init__(**fields)
+        self._script = _Script(answers, by_path or {}, by_prompt or {}, default)
+
+    @property
+    def calls(self) -> list[Seen]:
+        """What the model was given, in order of the calls' start."""
+        return self._script.seen()
+
+    def seen_at(self, path: str) -> list[Seen]:
+        """Give the calls made at one path, in order of their start."""
+        return [seen for seen in self.calls if seen.path == path]
+
+    def assert_used_up(self) -> None:
+        """Raise AssertionError, with a list of what is left, unless every answer was given."""
+        if left := self._script.left():
+            raise AssertionError("the script is not used up, it still holds: " + "; ".join(left))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.assert_used_up()
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    @property
+    def _identifying_params(self) -> Mapping[str, Any]:
+        return {"model_name": self.model_name}
+
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
+        # The base takes the provider from the class name, which a subclass made at run time changes
+        params = super()._get_ls_params(stop=stop, **kwargs)
+        params["ls_provider"] = "scripted"
+        return params
+
+    def bind_tools(
+        self,
+        tools: Sequence[Tool],
+        *,
+        tool_choice: str | None = None,
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        """Give a model whose calls carry the tools, in OpenAI's form, as `params["tools"]`."""
+        if tool_choice is not None:
+            kwargs["tool_choice"] = tool_choice
+        return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], **kwargs)
+
+    def _play(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None,
+        run_manager: CallbackManagerForLLMRun | AsyncCallbackManagerForLLMRun | None,
+        params: dict[str, Any],
+    ) -> _Play:
+        if stop is not None:
+            params = {**params, "stop": stop}
+        seen = Seen(
+            path=_path_in(run_manager.metadata) if run_manager else _call_path.get(),
+            messages=tuple(message.model_copy(deep=True) for message in messages),
+            params=deepcopy(params),
+        )
+        number, scripted = self._script.take(seen)
+        if callable(scripted):
+            scripted = scripted(tuple(messages))
+            _check(scripted, "what the callable returned")
+        answer = scripted if isinstance(scripted, Answer) else Answer(scripted)
+        if isinstance(answer.content, BaseException):
+            answer = replace(answer, content=None, error=answer.content)
+        return _Play(answer, self._message(answer, seen, number))
+
+    def _message(self, answer: Answer, seen: Seen, number: int) -> AIMessage:
+        message, calls = _bare(answer, seen.params)
+        message.tool_calls = [*message.tool_calls, *_tool_calls(calls, seen, number)]
+        message.usage_metadata = _usage(answer, message, seen)
+        message.response_metadata = {
+            "finish_reason": "tool_calls" if message.tool_calls else "stop",
+            "model_name": self.model_name,
+            **message.response_metadata,
+        }
+        return message
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        play = self._play(messages, stop, run_manager, kwargs)
+        time.sleep(play.answer.delay)
+        return play.result()
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        play = self._play(messages, stop, run_manager, kwargs)
+        await asyncio.sleep(play.answer.delay)
+        return play.result()
+
+    def _stream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> Iterator[ChatGenerationChunk]:
+        play = self._play(messages, stop, run_manager, kwargs)
+        time.sleep(play.answer.delay)
+        for chunk in play.chunks():
+            if run_manager:
+                run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+            yield chunk
+
+    async def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        play = self._play(messages, stop, run_manager, kwargs)
+        await asyncio.sleep(play.answer.delay)
+        for chunk in play.chunks():
+            if run_manager:
+                await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+            yield chunk
+            # Streams of calls made at the same time interleave, as they do with a real provider.
+            await asyncio.sleep(0)
+
+    @override
+    def generate(
+        self,
+        messages: list[list[BaseMessage]],
+        stop: list[str] | None = None,
+        callbacks: Callbacks = None,
+        *,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> LLMResult:
+        """As in LangChain; it also carries the call's path to where chunks are made."""
+        with _called(callbacks, metadata, self.metadata):
+            return super().generate(messages, stop, callbacks, metadata=metadata, **kwargs)
+
+    @override
+    async def agenerate(
+        self,
+        messages: list[list[BaseMessage]],
+        stop: list[str] | None = None,
+        callbacks: Callbacks = None,
+        *,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> LLMResult:
+        """As in LangChain; it also carries the call's path to where chunks are made."""
+        with _called(callbacks, metadata, self.metadata):
+            return await super().agenerate(messages, stop, callbacks, metadata=metadata, **kwargs)
+
+    @override
+    def stream(
+        self,
+        input: LanguageModelInput,
+        config: RunnableConfig | None = None,
+        *,
+        stop: list[str] | None = None,
+        **kwargs: Any,
+    ) -> Iterator[AIMessageChunk]:
+        """As in LangChain; it also carries the call's path to where chunks are made."""
+        full = ensure_config(config)
+        made = super().stream(input, config, stop=stop, **kwargs)
+        with closing(cast("Generator[AIMessageChunk, None, None]", made)) as chunks:
+            # The path is read before the first chunk; set for longer it would show in the caller.
+            with _called(full.get("callbacks"), full.get("metadata"), self.metadata):
+                first = next(chunks, None)
+            if first is not None:
+                yield first
+            yield from chunks
+
+    @override
+    async def astream(
+        self,
+        input: LanguageModelInput,
+        config: RunnableConfig | None = None,
+        *,
+        stop: list[str] | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[AIMessageChunk]:
+        """As in LangChain; it also carries the call's path to where chunks are made."""
+        full = ensure_config(config)
+        made = super().astream(input, config, stop=stop, **kwargs)
+        async with aclosing(cast("AsyncGenerator[AIMessageChunk, None]", made)) as chunks:
+            with _called(full.get("callbacks"), full.get("metadata"), self.metadata):
+                first = await anext(chunks, None)
+            if first is not None:
+                yield first
+            async for chunk in chunks:
+                yield chunk

@@ -1,0 +1,1 @@
+"""What to run: trees of frozen values, no execution."""

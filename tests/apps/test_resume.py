@@ -1,0 +1,194 @@
+"""`mergepoint resume`: a run goes on as it was started, without being told again how."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from tests.apps.command import Outcome, command, process
+
+from mergepoint.apps.cli.command import Command, read_command, write_command
+
+LATE = '''\
+"""A tree whose second prompt fails, or kills, as long as there is no file `ready`."""
+
+import os
+import signal
+from pathlib import Path
+
+from mergepoint import Block, Step
+
+
+def late(ctx):
+    if Path("kill").exists():
+        os.kill(os.getpid(), signal.SIGKILL)
+    if not Path("ready").exists():
+        raise RuntimeError("not ready")
+    return "Critique it."
+
+
+tree = Block([Step("Describe a harbour.", name="one"), Step(late, name="two"), Step("End.")])
+'''
+
+
+@pytest.fixture(autouse=True)
+def late(here: Path) -> None:
+    """Write the tree that fails at first."""
+    (here / "late.py").write_text(LATE, encoding="utf-8")
+
+
+def begun(*args: str) -> Path:
+    """Give the folder of a run that failed at its second call."""
+    assert command("run", "late.py", "--run-id", "r", *args).code == 1
+    return Path("runs/r")
+
+
+def resumed(*args: str) -> Outcome:
+    """Resume the run, ready by now."""
+    Path("ready").touch()
+    return command("resume", "r", *args)
+
+
+def on_record(folder: Path) -> list[str]:
+    """Give the paths of the records in a journal."""
+    lines = (folder / "journal.jsonl").read_bytes().splitlines()[1:]
+    return [json.loads(line[9:])["path"] for line in lines]
+
+
+def test_a_failed_run_says_how_to_go_on_and_does() -> None:
+    """The command at the end of a failed run ends it, and pays no call again."""
+    failed = command("run", "late.py", "--run-id", "r")
+    assert failed.err.splitlines()[-1] == "  go on: mergepoint resume r"
+    run = resumed("--json")
+    assert (run.code, run.data["status"], run.data["run_id"]) == (0, "done", "r")
+    assert on_record(Path("runs/r")) == ["pipeline/one", "pipeline/two", "pipeline/step_03"]
+    again = resumed("--json")
+    assert (again.code, len(on_record(Path("runs/r")))) == (0, 3)
+
+
+def test_a_killed_run_goes_on() -> None:
+    """After kill -9 the run's command is on disk, and a resume ends it."""
+    Path("kill").touch()
+    assert process("run", "late.py", "--run-id", "r").code == -signal.SIGKILL
+    Path("kill").unlink()
+    assert resumed("--quiet").code == 0
+    assert len(on_record(Path("runs/r"))) == 3
+
+
+def test_what_was_changed_for_the_run_is_changed_again() -> None:
+    """--set and --without need not be repeated; else the tree would be another."""
+    begun("--set", "one:temperature=0.2", "--without", "step_03", "--form", "fused", "--seed", "3")
+    assert resumed().code == 0
+    assert on_record(Path("runs/r")) == ["pipeline/one", "pipeline/two"]
+
+
+def test_a_run_goes_on_from_another_folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are named from the run's folder, and not from where one stands."""
+    begun()
+    (here / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    Path("ready").touch()
+    assert command("resume", str(Path("../runs/r"))).code == 0
+
+
+def test_a_run_goes_on_in_a_project_that_was_moved(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of runs and the tree may move together."""
+    assert command("run", "essay.py", "-i", "topic=x", "--run-id", "r").code == 0
+    journal = Path("runs/r/journal.jsonl")
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:2]))
+    here.rename(here.with_name("moved"))
+    monkeypatch.chdir(here.with_name("moved"))
+    assert command("resume", "r").code == 0
+    assert len(on_record(Path("runs/r"))) == 4
+
+
+def test_a_target_that_is_given_wins(here: Path) -> None:
+    """A tree that lies elsewhere now is named; one that is another is refused by path."""
+    begun()
+    (here / "late.py").rename(here / "later.py")
+    gone = resumed()
+    assert (gone.code, "there is no file 'late.py'" in gone.err) == (2, True)
+    drawing = Path("runs/r/graph.svg").read_bytes()
+    other = resumed("essay.py")
+    assert other.code == 2
+    assert "essay/draft: is new since the run began" in other.err
+    assert Path("runs/r/graph.svg").read_bytes() == drawing
+
+
+def test_a_model_that_is_given_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another model is another request, which a resume refuses with the paths."""
+    begun()
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    refused = resumed("--model", "openai:gpt-5-mini", "--yes")
+    assert refused.code == 2
+    assert "pipeline/one: is another step than the run began with" in refused.err
+
+
+def test_a_run_from_python_has_to_be_told() -> None:
+    """Without command.json it says so, and target and model do."""
+    folder = begun()
+    (folder / "command.json").unlink()
+    refused = resumed()
+    assert refused.code == 2
+    assert "mergepoint resume r TARGET --model PROVIDER:NAME" in refused.err
+    assert resumed("late.py").code == 2
+    assert resumed("late.py", "--model", "offline").code == 0
+
+
+def test_a_command_that_cannot_be_read_is_refused() -> None:
+    """The error names the file and the way out."""
+    folder = begun()
+    for text in (
+        "{",
+        "[]",
+        '{"format": "mergepoint.command/9"}',
+        '{"format": "mergepoint.command/1"}',
+    ):
+        (folder / "command.json").write_text(text, encoding="utf-8")
+        refused = resumed()
+        assert refused.code == 2
+        assert "command.json cannot be used" in refused.err
+
+
+def test_no_run_and_no_journal_are_refused() -> None:
+    """What is not there is answered with what is."""
+    begun()
+    refused = command("resume", "q", "--json")
+    assert (refused.code, refused.data["status"]) == (2, "refused")
+    assert "there is no journal of a run 'q'; the newest are: r" in refused.data["message"]
+
+
+@pytest.mark.parametrize(
+    ("command", "left_out"),
+    [
+        (Command(target="x", model="m:n", base_url="https://me:pw@host/v1"), ("--base-url",)),
+        (Command(target="x", model="m:n", base_url="https://host/v1?key=k9"), ("--base-url",)),
+        (Command(target="x", set=('a:params={"api_key": "k9"}',)), ("--set a:params",)),
+        (Command(target="x", set=("a:system=sk-123",)), ("--set a:system",)),
+        (Command(target="x", model="m:n", base_url="http://localhost:8080/v1"), ()),
+        (Command(target="x", set=("a:params={'max_tokens': 7}",), without=("b",)), ()),
+    ],
+)
+def test_keys_are_not_written(tmp_path: Path, command: Command, left_out: tuple[str, ...]) -> None:
+    """An address or a setting with a key is left out and named; the rest comes back as it was."""
+    write_command(command, tmp_path)
+    text = (tmp_path / "command.json").read_text(encoding="utf-8")
+    assert not any(secret in text for secret in ("pw", "k9", "sk-123"))
+    read = read_command(tmp_path)
+    assert read is not None
+    assert read.left_out == left_out
+    assert left_out or read == command
+
+
+def test_what_was_left_out_has_to_be_given_again() -> None:
+    """A run whose settings held a key says which, and that all are to be given."""
+    folder = begun("--set", "one:system=sk-1")
+    refused = resumed()
+    assert refused.code == 2
+    assert "--set one:system: it seemed to hold a key" in refused.err
+    assert "--resume r" in refused.err
+    assert "sk-1" not in (folder / "command.json").read_text(encoding="utf-8")

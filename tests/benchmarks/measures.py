@@ -1,0 +1,114 @@
+"""The measures: each is a function of sizes and repetitions that adds to the results."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tests.benchmarks.bare import bare, calls_alone
+from tests.benchmarks.by_hand import by_hand
+from tests.benchmarks.contender import Contender, Mode
+from tests.benchmarks.equality import check_equal
+from tests.benchmarks.model import EchoModel
+from tests.benchmarks.ours import fused, subgraphs
+from tests.benchmarks.result import Group, Results, growth
+from tests.benchmarks.timing import Clock, in_turn
+from tests.benchmarks.work import Enclave, Fan, Flat, Work
+
+MODES: tuple[Mode, ...] = ("sync", "async")
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How large the work is; `latency` in seconds is that of the slow model."""
+
+    stages: tuple[int, ...] = (10, 100, 500)
+    steps: tuple[int, int] = (100, 3_000)
+    slow_stages: int = 10
+    branches: int = 1_000
+    limit: int = 50
+    latency: float = 0.02
+
+
+QUICK = Sizes(stages=(5, 20), steps=(30, 300), slow_stages=3, branches=100)
+
+Measure = Callable[[Sizes, int, Results], None]
+Make = Callable[[Work, EchoModel], Contender]
+
+
+def enclave(sizes: Sizes, repetitions: int, results: Results) -> None:
+    """CPU a call: stages of a draft, five critics in a row, a consensus."""
+    for stages in sizes.stages:
+        for mode in MODES:
+            group = _group(
+                f"enclave, {stages} stages",
+                Enclave(stages),
+                (by_hand, bare, subgraphs, fused),
+                mode,
+                repetitions=repetitions,
+            )
+            group.told(results, {"s/h": 1.4, "f/h": 0.45, "b/h": None})
+
+
+def flat(sizes: Sizes, repetitions: int, results: Results) -> None:
+    """CPU a call: one row of steps that keep everything; and what a step costs in a longer row."""
+    for mode in MODES:
+        small, large = (
+            _group(
+                f"flat, {steps:,} steps",
+                Flat(steps),
+                (by_hand, subgraphs, fused, calls_alone),
+                mode,
+                repetitions=repetitions,
+            )
+            for steps in sizes.steps
+        )
+        small.told(results, {"s/h": None, "f/h": 0.45, "m/h": None})
+        large.told(results, {"s/h": 0.7, "f/h": 0.45, "m/h": None})
+        results.ratios += [growth(large, small, letter, goal=1.15) for letter in "sf"]
+
+
+def wall(sizes: Sizes, repetitions: int, results: Results) -> None:
+    """Wall time on a slow model, async: stages, critics in parallel or in a row; and a wide fan."""
+    for parallel in (True, False):
+        how = "in parallel" if parallel else "in a row"
+        group = _group(
+            f"{sizes.slow_stages} stages, critics {how}",
+            Enclave(sizes.slow_stages, parallel=parallel),
+            (bare, subgraphs, fused, by_hand),
+            "async",
+            repetitions=repetitions,
+            latency=sizes.latency,
+        )
+        group.told(results, {"f/b": 1.03, "s/b": 1.12, "h/b": None})
+    fan = _group(
+        f"{sizes.branches:,} branches, {sizes.limit} at a time",
+        Fan(sizes.branches, limit=sizes.limit),
+        (bare, subgraphs, fused, by_hand),
+        "async",
+        repetitions=repetitions,
+        latency=sizes.latency,
+    )
+    fan.told(results, {"f/b": 1.05, "s/b": None, "h/b": None})
+
+
+MEASURES: dict[str, Measure] = {"enclave": enclave, "flat": flat, "wall": wall}
+
+
+def _group(
+    label: str,
+    work: Work,
+    makers: Sequence[Make],
+    mode: Mode,
+    *,
+    repetitions: int,
+    latency: float | None = None,
+) -> Group:
+    clock: Clock = "cpu" if latency is None else "wall"
+    model = EchoModel(latency=latency or 0.0)
+    contenders = [make(work, model) for make in makers]
+    check_equal(contenders, model, mode)
+    print(f"{label}, {mode}", file=sys.stderr, flush=True)
+    times = in_turn(contenders, mode, clock, calls=work.calls, repetitions=repetitions)
+    return Group(clock, label, mode, clock, work.calls, times)

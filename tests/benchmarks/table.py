@@ -1,0 +1,63 @@
+"""Table: results as text that people read, and as JSON data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from tests.benchmarks.result import Ratio, Results
+
+_RATIO_HEAD = ("", "work", "", "ratio", "goal", "median", "minimum", "")
+_SPENT_HEAD = ("", "work", "", "who", "us a call: median", "minimum")
+
+LEGEND = (
+    "h  LangGraph written by hand      b  a bare loop      m  the model calls alone",
+    "s  mergepoint, subgraphs          f  mergepoint, fused",
+    "Goals are upper limits for the median of the ratios of all repetitions.",
+)
+
+
+def as_text(about: Mapping[str, str], repetitions: int, results: Results) -> str:
+    """Give machine, ratios with goals, and times."""
+    head = [", ".join(f"{name} {value}" for name, value in about.items())]
+    head += [f"{repetitions} repetitions in turn, garbage collected before each", *LEGEND]
+    ratios = [_ratio_row(ratio) for ratio in results.ratios]
+    spent = [
+        (one.clock, one.work, one.mode, one.contender, f"{one.median:.0f}", f"{one.minimum:.0f}")
+        for one in results.spent
+    ]
+    parts = [*head, "", *_lines([_RATIO_HEAD, *ratios]), "", *_lines([_SPENT_HEAD, *spent])]
+    return "\n".join(parts)
+
+
+def as_json(about: Mapping[str, str], repetitions: int, results: Results) -> dict[str, Any]:
+    """Give the same as data."""
+    return {
+        "machine": dict(about),
+        "repetitions": repetitions,
+        "ratios": [{**asdict(ratio), "reached": ratio.reached} for ratio in results.ratios],
+        "spent": [asdict(one) for one in results.spent],
+    }
+
+
+def _ratio_row(ratio: Ratio) -> tuple[str, ...]:
+    return (
+        ratio.measure,
+        ratio.work,
+        ratio.mode,
+        ratio.over,
+        "" if ratio.goal is None else f"{ratio.goal:.2f}",
+        f"{ratio.median:.3f}",
+        f"{ratio.minimum:.3f}",
+        {True: "reached", False: "MISSED", None: ""}[ratio.reached],
+    )
+
+
+def _lines(rows: Sequence[Iterable[str]]) -> list[str]:
+    cells = [list(row) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]

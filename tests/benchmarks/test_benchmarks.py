@@ -1,0 +1,111 @@
+"""The benchmarks do what they say; how fast anything is, no test asserts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.benchmarks.bare import bare, calls_alone
+from tests.benchmarks.by_hand import by_hand
+from tests.benchmarks.command import main
+from tests.benchmarks.contender import Contender, Mode
+from tests.benchmarks.equality import UnequalError, check_equal
+from tests.benchmarks.measures import MODES, Sizes
+from tests.benchmarks.model import EchoModel
+from tests.benchmarks.ours import fused, subgraphs
+from tests.benchmarks.work import Enclave, Fan, Flat, Work
+
+SMALLEST = Sizes(stages=(1, 2), steps=(2, 5), slow_stages=1, branches=3, limit=2, latency=0.001)
+WORKS: tuple[Work, ...] = (
+    Enclave(2),
+    Enclave(2, parallel=True),
+    Flat(5),
+    Fan(5, limit=2),
+)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("work", WORKS, ids=str)
+def test_contenders_do_the_same_work(work: Work, mode: Mode) -> None:
+    """Every contender sends, keeps and records the same, with one path a call."""
+    model = EchoModel()
+    contenders = [make(work, model) for make in (by_hand, bare, subgraphs, fused)]
+    check_equal(contenders, model, mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_calls_alone_are_those_of_a_flat_row(mode: Mode) -> None:
+    """The model calls whose cost is taken off are sent what the steps of a row are sent."""
+    model = EchoModel()
+    check_equal([bare(Flat(5), model), calls_alone(Flat(5), model)], model, mode)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "field"),
+    [
+        (Flat(2), Flat(3), "conversation"),
+        (Enclave(1), Flat(1), "conversation"),
+    ],
+)
+def test_other_work_is_noticed(one: Work, other: Work, field: str) -> None:
+    """Contenders whose results differ are never timed against each other."""
+    model = EchoModel()
+    with pytest.raises(UnequalError, match=f"b and f differ .sync. in {field}"):
+        check_equal([bare(one, model), fused(other, model)], model, "sync")
+
+
+def test_calls_that_saw_something_else_are_noticed() -> None:
+    """Equal results are not enough: what each call was sent must be equal too."""
+    model = EchoModel()
+    straight = bare(Flat(2), model)
+
+    def strays() -> object:
+        ran = straight.run()
+        model.invoke("a call that nobody else makes")
+        return ran
+
+    stray = Contender("x", strays, straight.arun)  # type: ignore[arg-type]
+    with pytest.raises(UnequalError, match="in seen"):
+        check_equal([straight, stray], model, "sync")
+
+
+def test_all_ratios_are_given(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command gives every ratio that it promises, sync and async, with its goal."""
+    main(["--reps", "1", "--json"], sizes=SMALLEST)
+    told = json.loads(capsys.readouterr().out)
+    assert set(told["machine"]) >= {"cores", "memory", "python", "langgraph", "langchain-core"}
+    ratios = told["ratios"]
+    goals = {(row["work"], row["mode"], row["over"]) for row in ratios if row["goal"] is not None}
+    enclaves = {
+        (f"enclave, {stages} stages", mode, over)
+        for stages in SMALLEST.stages
+        for mode in MODES
+        for over in ("s/h", "f/h")
+    }
+    flats = {("flat, 5 steps", mode, over) for mode in MODES for over in ("s/h", "f/h")}
+    flats |= {("flat, 2 steps", mode, "f/h") for mode in MODES}
+    flats |= {("flat, 5 steps against 2", mode, f"{letter}-m") for mode in MODES for letter in "sf"}
+    walls = {
+        (f"1 stages, critics {how}", "async", over)
+        for how in ("in parallel", "in a row")
+        for over in ("s/b", "f/b")
+    }
+    assert goals == enclaves | flats | walls | {("3 branches, 2 at a time", "async", "f/b")}
+    for row in ratios:
+        assert row["reached"] == (None if row["goal"] is None else row["median"] <= row["goal"])
+
+
+def test_one_measure_alone_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    """A measure runs alone, and the table shows the machine, the goal and the ratio."""
+    main(["wall", "--reps", "1"], sizes=SMALLEST)
+    told = capsys.readouterr().out
+    assert "cores" in told
+    assert "f/b" in told
+    assert "1.03" in told
+    assert "enclave" not in told
+
+
+def test_the_model_answers_from_what_it_is_sent() -> None:
+    """An answer tells prompt and number of messages, so equal answers need equal calls."""
+    model = EchoModel()
+    assert model.invoke("hello").text == "After 1 messages: hello"

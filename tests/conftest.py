@@ -1,0 +1,27 @@
+"""What holds for the whole suite: no network, no tracing, strict checkpoints."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+# Read when langgraph is imported: a checkpoint may hold plain data and messages, nothing else.
+os.environ.setdefault("LANGGRAPH_STRICT_MSGPACK", "true")
+os.environ["LANGSMITH_TRACING"] = "false"
+
+_HERE = ("127.0.0.1", "::1", "localhost", b"localhost", b"127.0.0.1", None)
+
+
+def _refuse_strangers(event: str, args: tuple[Any, ...]) -> None:
+    if event == "socket.connect" and isinstance(args[1], tuple):
+        host = args[1][0]
+    elif event == "socket.getaddrinfo":
+        host = args[0]
+    else:
+        return
+    if host not in _HERE:
+        raise ConnectionRefusedError(f"tests talk to this machine only, not to {host!r}")
+
+
+sys.addaudithook(_refuse_strangers)

@@ -1,0 +1,108 @@
+"""Play: a page's blocks are run in order, as a reader would type them."""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from tests.docs.pages import Fence, Page
+
+from mergepoint.tree.yaml import from_yaml
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A block's output as the page shows it, and as it was printed."""
+
+    fence: Fence
+    printed: str
+
+    @property
+    def fits(self) -> bool:
+        """Say whether they are the same; `...` on the page stands for anything."""
+        checker = doctest.OutputChecker()
+        return checker.check_output(self.fence.text, self.printed, doctest.ELLIPSIS)
+
+    @property
+    def leaves_out(self) -> bool:
+        """Say whether the page leaves out a part."""
+        return doctest.ELLIPSIS_MARKER in self.fence.text
+
+
+def reason_not_to_run(fence: Fence, where: str) -> str | None:
+    """Give the reason of a block that is marked, or None. Raises ValueError for a blank one."""
+    reason = fence.marks.get("not run")
+    if reason is not None and len(reason.split()) < 3:
+        raise ValueError(f"{where}: a block that is not run says why")
+    return reason
+
+
+def play(page: Page) -> Iterator[Shown]:
+    """Run a page's blocks in the current folder, and give each output that it shows.
+
+    All python blocks of a page share one namespace. Raises what a block raises; ValueError for
+    an output that follows nothing that was run.
+    """
+    module = ModuleType("page")
+    printed: str | None = None
+    with _importable(module):
+        for fence in page.fences():
+            where = f"{page.name}:{fence.line}"
+            if "output" in fence.marks:
+                if printed is None:
+                    raise ValueError(f"{where}: this output follows no block that was run")
+                yield Shown(fence, printed)
+                printed = None
+                continue
+            if "file" in fence.marks:
+                Path(fence.marks["file"]).write_text(fence.text, encoding="utf-8")
+            printed = _run(fence, where, module)
+
+
+def _run(fence: Fence, where: str, module: ModuleType) -> str | None:
+    """Give what a block prints, or None where it is nothing that runs."""
+    if "tree" in fence.marks:
+        from_yaml(fence.text, source=where)
+    if fence.language == "python" and reason_not_to_run(fence, where) is None:
+        # Lines are those of the page, so that a traceback shows the place.
+        code = compile("\n" * (fence.line - 1) + fence.text, where, "exec", dont_inherit=True)
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            exec(code, module.__dict__)  # noqa: S102  (that is the test)
+        return said.getvalue()
+    if fence.language == "sh" and "runs" in fence.marks:
+        return _shell(fence.text, where)
+    return None
+
+
+def _shell(commands: str, where: str) -> str:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    done = subprocess.run(  # noqa: S603  (our own pages)
+        ["bash", "-euo", "pipefail", "-c", commands],  # noqa: S607
+        env={**os.environ, "PATH": path, "COLUMNS": "100", "NO_COLOR": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    if done.returncode:
+        raise AssertionError(f"{where}: exit code {done.returncode}\n{done.stdout}")
+    return done.stdout
+
+
+@contextlib.contextmanager
+def _importable(module: ModuleType) -> Iterator[None]:
+    """Let libraries that look up a class's module find the page's namespace."""
+    sys.modules[module.__name__] = module
+    try:
+        yield
+    finally:
+        del sys.modules[module.__name__]

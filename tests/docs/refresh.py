@@ -1,0 +1,56 @@
+"""Write what blocks print and what drawings look like today: `python -m tests.docs.refresh`.
+
+An output with `...` in it is left alone, since nobody but its author knows what it hides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+
+from tests.docs.pages import PAGES, ROOT, Page
+from tests.docs.play import Shown, play
+
+from mergepoint.apps.targets import resolve_target
+from mergepoint.report.draw import to_svg
+
+
+def drawings() -> dict[str, str]:
+    """Give the drawings that the pages show, by file name."""
+    tree = resolve_target("image_prompt").tree
+    return {
+        "image_prompt.svg": to_svg(tree),
+        "stage.svg": to_svg(tree, path="pipeline/initial_prompt"),
+    }
+
+
+def refreshed(page: Page, shown: list[Shown]) -> str:
+    """Give the page's text with every output that differs replaced."""
+    lines = page.text.splitlines(keepends=True)
+    for one in reversed(shown):
+        if not one.fits and not one.leaves_out:
+            first = one.fence.line - 1
+            lines[first : first + one.fence.text.count("\n")] = [one.printed]
+    return "".join(lines)
+
+
+def main(names: list[str]) -> None:
+    """Refresh the drawings, and the named pages or all; say what is left to be done by hand."""
+    for name, svg in drawings().items():
+        (ROOT / "docs" / "img" / name).write_text(svg, encoding="utf-8")
+    for name in names or PAGES:
+        page = Page.read(name)
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+            shown = list(play(page))
+        text = refreshed(page, shown)
+        if text != page.text:
+            (ROOT / name).write_text(text, encoding="utf-8")
+            print(name)
+        for one in shown:
+            if not one.fits and one.leaves_out:
+                print(f"{name}:{one.fence.line} does not fit; it printed\n{one.printed}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,129 @@
+"""Golden cases: what a run of an example gives, as data that people can read."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage
+
+from mergepoint.models.offline import OfflineModel
+from mergepoint.run.context import RunContext
+from mergepoint.run.graph import Form
+from mergepoint.run.runner import ChatRunner
+from mergepoint.testing.scripted import ScriptedModel, Seen
+from mergepoint.tree.block import Block
+from mergepoint.tree.strict_yaml import dump, load_file
+
+GRAPHS = Path(__file__).parents[2] / "graphs"
+EXAMPLES = tuple(sorted(folder.parent.name for folder in GRAPHS.glob("*/graph.py")))
+
+_WIDE = 90
+_ROLES = {"human": "user", "ai": "assistant", "system": "system"}
+_VOICE = re.compile(r'<(?:voice name|answer number)="([^"]+)">')
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One run: what the model was given at each path, what it answered, and the end."""
+
+    calls: Mapping[str, Seen]
+    answers: Mapping[str, str]
+    messages: Sequence[BaseMessage]
+    outputs: Mapping[str, Any]
+    text: str
+
+    def request(self, path: str) -> str:
+        """Give all that a call was sent, as one text."""
+        return "\n".join(str(message.text) for message in self.calls[path].messages)
+
+
+def module_of(name: str) -> Any:
+    """Import the module of an example from its file."""
+    spec = importlib.util.spec_from_file_location(f"graph_{name}", GRAPHS / name / "graph.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def tree_of(name: str) -> Block:
+    """Give the tree of an example."""
+    tree = module_of(name).tree
+    assert isinstance(tree, Block)
+    return tree
+
+
+def offline_answer(messages: tuple[BaseMessage, ...]) -> AIMessage:
+    """Answer as the offline model does."""
+    return OfflineModel().invoke(list(messages))
+
+
+def ran(tree: Block, inputs: Mapping[str, Any], *, form: Form = "subgraphs") -> Ran:
+    """Run a tree on the offline model, behind a model that keeps what it is given."""
+    model = ScriptedModel(default=offline_answer)
+    ctx = RunContext(inputs=dict(inputs))
+    ChatRunner(model, form=form).run(ctx, tree)
+    return Ran(
+        calls={seen.path: seen for seen in model.calls},
+        answers={record.path: record.response for record in ctx.steps},
+        messages=ctx.messages,
+        outputs=ctx.outputs,
+        text=ctx.text,
+    )
+
+
+def golden(run: Ran, case: Mapping[str, Any]) -> dict[str, Any]:
+    """Give what the case of an example should say after this run, in the case's own form."""
+    kept = {key: value for key, value in run.outputs.items() if "." not in key}
+    return {
+        "about": case["about"],
+        "inputs": case["inputs"],
+        "calls": [{path: _clipped(answer)} for path, answer in run.answers.items()],
+        "saw": {
+            path: [_line(message) for message in run.calls[path].messages] for path in case["saw"]
+        },
+        "conversation": [_line(message) for message in run.messages],
+        "outputs": kept,
+        "text": run.text,
+    }
+
+
+def case_of(name: str) -> dict[str, Any]:
+    """Read the golden case of an example."""
+    value = load_file(GRAPHS / name / "expected.yaml").value
+    assert isinstance(value, dict)
+    return value
+
+
+def write_case(name: str, case: Mapping[str, Any]) -> None:
+    """Write the golden case of an example, under the comment that stands at its top."""
+    file = GRAPHS / name / "expected.yaml"
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    head = "".join(line for line in lines if line.startswith("#"))
+    file.write_text(head + dump(dict(case)), encoding="utf-8")
+
+
+def _line(message: BaseMessage) -> dict[str, str]:
+    text = str(message.text)
+    voices = ", ".join(_VOICE.findall(text))
+    said = f"{_short(text)}\nand what these said: {voices}" if voices else _short(text)
+    return {_ROLES[message.type]: said}
+
+
+def _clipped(text: str) -> str:
+    """Give a text with its lines, each cut to a width that fits a screen."""
+    return "\n".join(_cut(line) for line in text.splitlines())
+
+
+def _short(text: str) -> str:
+    return _cut(" / ".join(line.strip() for line in text.splitlines() if line.strip()))
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _WIDE else f"{line[: _WIDE - 3].rstrip()}..."

@@ -1,0 +1,131 @@
+"""The examples: each gives what its golden case says, in every form, and its page is true."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.graphs.golden import (
+    EXAMPLES,
+    GRAPHS,
+    case_of,
+    golden,
+    module_of,
+    ran,
+    tree_of,
+    write_case,
+)
+
+from mergepoint.core.path import select
+from mergepoint.report.mermaid import to_mermaid
+from mergepoint.run.graph import Form
+from mergepoint.run.interpret import interpret
+from mergepoint.tree.check import inputs_of
+from mergepoint.tree.node import walk
+from mergepoint.tree.step import Step
+from mergepoint.tree.strict_yaml import load_file
+
+OPENING = "```mermaid\n"
+
+
+def test_the_examples_are_those_we_know() -> None:
+    """A folder that is added or lost shows here, so the tests below cannot run over nothing."""
+    assert EXAMPLES == ("flat_chat", "image_prompt", "tot_enclave")
+
+
+@pytest.mark.parametrize("form", ["subgraphs", "fused"])
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_run_gives_what_the_golden_case_says(
+    name: str, form: Form, *, update_goldens: bool
+) -> None:
+    """Calls, what key calls saw, the conversation, the outputs and the text are as written."""
+    case = case_of(name)
+    found = golden(ran(tree_of(name), case["inputs"], form=form), case)
+    if update_goldens:
+        write_case(name, found)
+    assert found == case_of(name)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_interpreter_gives_the_golden_text(name: str) -> None:
+    """The engine without a graph, on the model that `offline` names, ends with the same text."""
+    case = case_of(name)
+    state = interpret(tree_of(name), model="offline", inputs=case["inputs"])
+    assert str(state.messages[-1].text) == case["text"]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_example_inputs_are_those_of_the_golden_case(name: str) -> None:
+    """What a user runs with `--input-file` is what the case shows, and the tree takes it."""
+    inputs = load_file(GRAPHS / name / "inputs.yaml").value
+    assert inputs == case_of(name)["inputs"]
+    assert [given.name for given in inputs_of(tree_of(name))] == list(inputs)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_case_names_every_call_once(name: str) -> None:
+    """The calls of a case are the steps of the tree, in order."""
+    steps = [path for path, node in walk(tree_of(name)) if isinstance(node, Step)]
+    assert [path for call in case_of(name)["calls"] for path in call] == steps
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_page_shows_the_drawing_of_the_tree(name: str, *, update_goldens: bool) -> None:
+    """The README's diagram is what the tree draws: of the whole, or of the part it names."""
+    file = GRAPHS / name / "README.md"
+    text = file.read_text(encoding="utf-8")
+    tree = tree_of(name)
+    before, drawing, after = _around_drawing(text)
+    part = _drawn_part(before)
+    assert part is None or select(part, [path for path, _ in walk(tree)]) == [part]
+    found = to_mermaid(tree, path=part)
+    if update_goldens:
+        file.write_text(f"{before}{found}{after}", encoding="utf-8")
+    else:
+        assert found == drawing
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_page_says_how_to_run_it(name: str) -> None:
+    """The README names the command with the graph's own name and inputs."""
+    text = (GRAPHS / name / "README.md").read_text(encoding="utf-8")
+    assert f"mergepoint run {name} " in text
+    for given in inputs_of(tree_of(name)):
+        assert f"`{given.name}`" in text
+
+
+def test_the_server_finds_every_example() -> None:
+    """langgraph.json names each graph by a file and a function that gives the compiled graph."""
+    served = json.loads((GRAPHS / "langgraph.json").read_text(encoding="utf-8"))["graphs"]
+    assert sorted(served) == list(EXAMPLES)
+    for name, target in served.items():
+        assert target == f"./{name}/graph.py:graph"
+
+
+def test_a_served_graph_is_compiled_once_and_runs() -> None:
+    """The function behind langgraph.json gives one graph, which runs without a key."""
+    graph = module_of("flat_chat").graph
+    assert graph() is graph()
+    result = graph().invoke({"inputs": case_of("flat_chat")["inputs"]})
+    assert str(result["messages"][-1].text) == case_of("flat_chat")["text"]
+
+
+def _around_drawing(text: str) -> tuple[str, str, str]:
+    start = text.index(OPENING) + len(OPENING)
+    end = text.index("```", start)
+    return text[:start], text[start:end], text[end:]
+
+
+def _drawn_part(before: str) -> str | None:
+    """Give the path that the line above the drawing names in backticks."""
+    above = before.removesuffix(OPENING).rstrip().rpartition("\n")[2]
+    found = above.split("`")
+    return found[1] if len(found) > 1 else None
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_python_on_a_page_runs(name: str) -> None:
+    """Every Python block of the README runs as it stands."""
+    text = (GRAPHS / name / "README.md").read_text(encoding="utf-8")
+    for block in text.split("```python\n")[1:]:
+        exec(compile(block.partition("```")[0], name, "exec"), {})  # noqa: S102

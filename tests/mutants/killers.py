@@ -1,0 +1,129 @@
+"""Small cases by name: each makes one rule of the semantics visible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from langchain_core.messages import AIMessage, HumanMessage
+
+from mergepoint.testing.answers import AnswerTable
+from mergepoint.testing.case import Case
+from mergepoint.testing.told import Told
+from mergepoint.tree.block import Block
+from mergepoint.tree.node import Node
+from mergepoint.tree.step import Step
+from mergepoint.tree.template import Template
+
+SEES = Told([("text", "You see"), ("count",), ("keys",), ("last",)])
+
+
+def case(
+    tree: Node,
+    *,
+    inputs: Mapping[str, Any] | None = None,
+    failures: Mapping[str, str] | None = None,
+) -> Case:
+    """Give a case; `failures` by path."""
+    messages = [HumanMessage("Hello.", id="g0"), AIMessage("Good day.", id="g1")]
+    return Case(tree, messages, dict(inputs or {}), AnswerTable(failures=failures or {}))
+
+
+def killers() -> dict[str, Case]:
+    """Give the cases, each with messages of its own: a mutant may spoil them."""
+    return {name: build() for name, build in _KILLERS.items()}
+
+
+_KILLERS: Mapping[str, Callable[[], Case]] = {
+    "a row": lambda: case(Block([Step("One."), Step("Two."), Step(SEES)])),
+    "modes": lambda: case(
+        Block([Step("A.", merge="last_response"), Step("B.", merge="none"), Step("C.")])
+    ),
+    "captures": lambda: case(
+        Block([Step("A.", capture_key="a"), Step("B.", merge="none", capture_key="b"), Step(SEES)])
+    ),
+    "a squashed block": lambda: case(
+        Block(
+            [
+                Block(
+                    [Step("A.", capture_key="a"), Step("B.")],
+                    merge="last_response",
+                    capture_key="block",
+                ),
+                Step(Template("Of {{ a }} and {{ block }}")),
+            ]
+        )
+    ),
+    "a block inside": lambda: case(
+        Block([Step("A.", capture_key="a"), Block([Step(SEES, capture_key="b"), Step(SEES)])])
+    ),
+    "side by side": lambda: case(
+        Block(
+            [
+                Step("A.", capture_key="a"),
+                Block(
+                    [
+                        Step("Z.", name="zeta", capture_key="z"),
+                        Step(SEES, name="alpha", capture_key="y"),
+                    ],
+                    parallel=True,
+                    merge="all_messages",
+                ),
+                Step(SEES),
+            ]
+        )
+    ),
+    "two fail side by side": lambda: case(
+        Block(
+            [
+                Step("Z.", name="zeta"),
+                Block([Step("B."), Step("C.")], name="beta"),
+                Step("A.", name="alpha"),
+            ],
+            parallel=True,
+        ),
+        failures={"pipeline/zeta": "runtime", "pipeline/alpha": "key"},
+    ),
+    "a prompt fails side by side": lambda: case(
+        Block([Step(Told([("raise",)])), Block([Step("B."), Step("C.")])], parallel=True)
+    ),
+    "a failure inside": lambda: case(
+        Block([Block([Step("A."), Step("B.")], name="inner")]),
+        failures={"pipeline/inner/step_02": "provider"},
+    ),
+    "a blank answer": lambda: case(Block([Step("A.")]), failures={"pipeline/step_01": "spaces"}),
+    "many forms": lambda: case(Block([Step(f"Say {number}.") for number in range(12)])),
+    "optional reads": lambda: case(
+        Block(
+            [
+                Step(Template("Of {{ plan }}", defaults={"plan": "nothing"})),
+                Step("A.", merge="none", capture_key="plan"),
+                Step(Template("Of {{ plan }}", defaults={"plan": "nothing"})),
+            ]
+        )
+    ),
+    "inputs": lambda: case(
+        Block(
+            [Step(Template("{{ topic }} {{ tags }}"), system=Template("For {{ level }}"))],
+            inputs=["topic", ("level", "pupils"), "tags"],
+        ),
+        inputs={"topic": "{{ level }}", "tags": ["a", 1]},
+    ),
+    "a blank input": lambda: case(
+        Block([Step(Template("About {{ topic }}"))], inputs=["topic"]), inputs={"topic": " "}
+    ),
+    "a literal text": lambda: case(
+        Block([Step("A.", merge="none", capture_key="plan"), Step("Of {{ plan }}")])
+    ),
+    "draws": lambda: case(Block([Step(Told([("draw",)])), Step(Told([("draw",)]))])),
+    "spoilers": lambda: case(
+        Block(
+            [
+                Step(Told([("text", "A."), ("spoil",)])),
+                Step(Template("Of {{ tags }}")),
+            ],
+            inputs=["tags"],
+        ),
+        inputs={"tags": ["a"]},
+    ),
+}

@@ -1,0 +1,120 @@
+"""Recorded answers: found by what was asked, never by position."""
+
+from __future__ import annotations
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+
+from mergepoint.core.errors import ReplayMiss
+from mergepoint.record.answers import Asked, Replayed, Resumed, Reused
+from mergepoint.record.record import CallKey, CallRecord
+from mergepoint.record.request import Digests, setting_digest
+
+
+def record(path: str, request: str, response: str = "x", *, failed: bool = False) -> CallRecord:
+    """Give a record."""
+    return CallRecord(
+        key=CallKey("r1", "", path),
+        prompt=f"prompt of {path}",
+        response=response,
+        message=AIMessage(response),
+        model="m:1",
+        request=request,
+        error={"type": "ValueError", "message": "no"} if failed else None,
+    )
+
+
+def asked(path: str, request: str, *, prompt: str = "prompt", context: int = 0) -> Asked:
+    """Give a call that is about to be made."""
+    return Asked(path, request, prompt, "m:1", {}, context)
+
+
+def test_a_resumed_call_is_found_by_path_and_request() -> None:
+    """The same path with another request is another call."""
+    answers = Resumed([record("a", "1"), record("b", "2")])
+    assert answers.find(asked("a", "1")) is not None
+    assert answers.find(asked("a", "2")) is None
+    assert answers.find(asked("c", "1")) is None
+
+
+def test_a_failed_call_answers_nothing() -> None:
+    """What failed is tried again."""
+    assert Resumed([record("a", "1", failed=True)]).find(asked("a", "1")) is None
+
+
+def test_a_moved_step_finds_its_answer() -> None:
+    """A request that was made under another path is not paid again."""
+    answers = Reused([record("old/a", "1", "kept")])
+    found = answers.find(asked("new/b", "1"))
+    assert found is not None
+    assert found.response == "kept"
+
+
+def test_samples_of_one_prompt_stay_samples() -> None:
+    """Each record answers one call: the third of two samples is made anew."""
+    answers = Reused([record("s/1", "1", "first"), record("s/2", "1", "second")])
+    found = [answers.find(asked(path, "1")) for path in ("t/1", "t/2", "t/3")]
+    assert [one.response if one else None for one in found] == ["first", "second", None]
+
+
+def test_a_record_of_the_same_path_comes_first() -> None:
+    """A call takes the answer of its own path before that of another."""
+    answers = Reused([record("s/1", "1", "first"), record("s/2", "1", "second")])
+    found = [answers.find(asked(path, "1")) for path in ("s/2", "s/1")]
+    assert [one.response if one else None for one in found] == ["second", "first"]
+
+
+def test_a_strict_miss_shows_the_nearest_request() -> None:
+    """A changed prompt is shown as a diff against the recorded one."""
+    answers = Replayed([record("a/draft", "1")])
+    with pytest.raises(ReplayMiss, match=r"-prompt of a/draft\n\+another prompt"):
+        answers.find(asked("a/draft", "2", prompt="another prompt"))
+
+
+def test_a_strict_miss_of_an_unknown_path_names_near_ones() -> None:
+    """A path that is not on record is answered with those that are."""
+    answers = Replayed([record("a/draft", "1")])
+    with pytest.raises(ReplayMiss, match="did you mean 'a/draft'"):
+        answers.find(asked("a/drafft", "1"))
+
+
+def test_a_strict_miss_says_that_the_context_differs() -> None:
+    """Where all that is new is the same, the conversation before it is not."""
+    answers = Replayed([record("a", "1")])
+    with pytest.raises(ReplayMiss, match="what it saw of the conversation differs"):
+        answers.find(asked("a", "2", prompt="prompt of a"))
+
+
+def test_a_digest_is_of_what_is_said() -> None:
+    """Ids and metadata are no part of a request; text, type and order are."""
+    digests = Digests()
+    setting = setting_digest("m:1", {"temperature": 0.1}, "as_is", None)
+
+    def request(*messages: HumanMessage | AIMessage) -> str:
+        return digests.request(setting, messages)
+
+    plain = request(HumanMessage("a"), AIMessage("b"))
+    named = request(HumanMessage("a", id="1"), AIMessage("b", response_metadata={"x": 1}))
+    assert plain == named
+    assert plain != request(AIMessage("b"), HumanMessage("a"))
+    assert plain != request(HumanMessage("a"), HumanMessage("b"))
+    assert plain != request(HumanMessage("a"), AIMessage("b!"))
+
+
+def test_a_digest_is_of_how_it_is_asked() -> None:
+    """Model, parameters, view and schema each make another request."""
+    settings = [
+        setting_digest("m:1", {}, "as_is", None),
+        setting_digest("m:2", {}, "as_is", None),
+        setting_digest("m:1", {"temperature": 0}, "as_is", None),
+        setting_digest("m:1", {}, "alternate", None),
+        setting_digest("m:1", {}, "as_is", {"type": "object"}),
+    ]
+    assert len(set(settings)) == len(settings)
+
+
+def test_a_parameter_without_json_counts_by_its_type() -> None:
+    """An object among the parameters gives the same digest in every process."""
+    assert setting_digest("m", {"a": object()}, "as_is", None) == setting_digest(
+        "m", {"a": object()}, "as_is", None
+    )

@@ -1,0 +1,103 @@
+"""From a tree of the library to the plain data of the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mergepoint.testing.counted import Counted
+from mergepoint.testing.rounds import Rounds
+from mergepoint.testing.spoken import Spoken
+from mergepoint.testing.told import Told
+from mergepoint.testing.verdicts import Verdicts
+from mergepoint.tree.block import REQUIRED, Block
+from mergepoint.tree.call import Call
+from mergepoint.tree.gate import Gate
+from mergepoint.tree.loop import Loop
+from mergepoint.tree.node import Node
+from mergepoint.tree.template import Template
+
+
+def plain(node: Node) -> dict[str, Any]:
+    """Give a tree as plain data.
+
+    Raises TypeError for a prompt whose meaning cannot be seen, such as any other function.
+    """
+    shared = {
+        "kind": node.kind,
+        "name": node.name,
+        "merge": node.merge,
+        "capture_key": node.capture_key,
+    }
+    if isinstance(node, Block):
+        inputs = [
+            [given.name] if given.default is REQUIRED else [given.name, given.default]
+            for given in node.declared_inputs
+        ]
+        children = [plain(child) for child in node.nodes]
+        return {**shared, "parallel": node.parallel, "inputs": inputs, "children": children}
+    if isinstance(node, Loop):
+        inside = [plain(child) for child in node.nodes]
+        about = {"until": plain_until(node.until), "most": node.max_iterations}
+        return {**shared, **about, "keeps": node.on_exhausted == "keep", "children": inside}
+    if isinstance(node, Gate):
+        if not isinstance(node.decide, Verdicts):
+            raise TypeError("the reference cannot foresee who decides; use Verdicts")
+        about = {"question": node.question, "words": list(node.decide.words)}
+        return {**shared, **about, "child": plain(node.node)}
+    if isinstance(node, Call):
+        return {**shared, "target": plain_target(node.target), "args": plain_args(node.args)}
+    system = None if node.system is None else plain_text(node.system)
+    return {**shared, "prompt": plain_text(node.prompt), "system": system}
+
+
+def plain_text(text: object) -> dict[str, Any]:
+    """Give a prompt or a system message as plain data."""
+    if isinstance(text, str):
+        return {"kind": "literal", "text": text}
+    if isinstance(text, Template):
+        return {"kind": "template", "text": text.text, "defaults": dict(text.defaults)}
+    if isinstance(text, Told):
+        return {
+            "kind": "function",
+            "parts": [list(part) for part in text.parts],
+            "defaults": dict(text.defaults),
+            "declared": text.declared,
+        }
+    raise TypeError(f"the reference cannot read a {type(text).__name__}; use Told")
+
+
+def plain_until(until: object) -> dict[str, Any]:
+    """Give when a loop ends as plain data."""
+    if isinstance(until, str):
+        return {"key": until}
+    if isinstance(until, Rounds):
+        return {"of": until.of, "count": until.count, "under": until.key}
+    raise TypeError(f"the reference cannot read a {type(until).__name__}; use Rounds")
+
+
+def plain_target(target: object) -> dict[str, Any]:
+    """Give what a Call calls as plain data."""
+    if isinstance(target, Spoken):
+        return {"form": target.form, "asks": target.asks}
+    if isinstance(target, Counted):
+        return {
+            "gives": target.gives,
+            "keys": list(target.keys),
+            "defaults": dict(target.defaults),
+            "counter": target.counter,
+            "declared": target.declared,
+        }
+    raise TypeError(
+        f"the reference cannot foresee a {type(target).__name__}; use Counted or Spoken"
+    )
+
+
+def plain_args(args: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Give a Call's arguments as plain data."""
+    if args is None:
+        return None
+    return {
+        name: plain_text(arg) if isinstance(arg, Template) else {"kind": "value", "value": arg}
+        for name, arg in args.items()
+    }

@@ -1,0 +1,88 @@
+"""On random trees, views and fates are those of the run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import get_args
+
+from langchain_core.messages import BaseMessage
+
+from mergepoint.record.transcript import Transcript
+from mergepoint.report.call_view import End
+from mergepoint.report.sight import Sight
+from mergepoint.run.interpret import interpret
+from mergepoint.run.recorder import Recorder
+from mergepoint.testing.answers import TableModel
+from mergepoint.testing.case import Case, seeded_case
+from mergepoint.tree.node import root_path
+
+RUN = "r1"
+CASES = 250
+
+
+def looked_at(case: Case) -> tuple[Sight, TableModel, tuple[BaseMessage, ...] | None]:
+    """Run a case; give its sight, the model with what it saw, and the conversation at the end."""
+    model, recorder = TableModel(table=case.answers), Recorder()
+    end: tuple[BaseMessage, ...] | None = None
+    error: dict[str, str] | None = None
+    try:
+        end = interpret(
+            case.tree,
+            model=model,
+            messages=case.messages,
+            inputs=case.inputs,
+            run_id=RUN,
+            recorder=recorder,
+        ).messages
+    except Exception as raised:  # noqa: BLE001  (a run that fails is looked at too)
+        error = {"path": str(getattr(raised, "pipeline_path", "")), "message": str(raised)}
+    transcript = Transcript.of(
+        recorder.journal.records,
+        case.tree,
+        run_id=RUN,
+        at=root_path(case.tree),
+        base=case.messages,
+        inputs=case.inputs,
+        error=error,
+    )
+    return Sight(transcript), model, end
+
+
+def check(case: Case) -> Counter[str]:
+    """Hold what a sight says to what the model saw and what was left; count how answers ended."""
+    ends: Counter[str] = Counter()
+    sight, model, end = looked_at(case)
+    saw = {path: list(lines) for path, lines in model.saw}
+    views = {path: sight.call(path) for path in sight.paths}
+    calls = {path: view for path, view in views.items() if view.kind != "gate"}
+    assert {path for path, view in views.items() if view.kind == "step"} == set(saw)
+    for path, call in calls.items():
+        if call.kind == "call":
+            ends[call.fate.end if call.fate is not None else "failed"] += 1
+            continue
+        assert [(seen.role, seen.text) for seen in call.seen] == saw[path]
+        if call.fate is None:
+            assert call.error is not None
+            ends["failed"] += 1
+            continue
+        ends[call.fate.end] += 1
+        seen_by = [
+            other
+            for other, view in calls.items()
+            if any(seen.path == path and seen.role == "assistant" for seen in view.seen)
+        ]
+        assert list(call.fate.seen_by) == seen_by
+        if end is None:
+            assert call.fate.end != "kept"
+        else:
+            ids = [message.id for message in end[len(case.messages) :]]
+            assert (call.fate.end == "kept") == (f"{RUN}/{path}/1" in ids)
+    return ends
+
+
+def test_views_and_fates_are_those_of_the_run() -> None:
+    """Of 250 random trees, failing ones too, calls show what the model saw and what was left."""
+    ends: Counter[str] = Counter()
+    for seed in range(CASES):
+        ends += check(seeded_case(seed))
+    assert min(ends[end] for end in (*get_args(End), "failed")) > CASES / 20

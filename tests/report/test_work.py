@@ -1,0 +1,36 @@
+"""What nodes made and kept, from an outline and the answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mergepoint.record.record import CallKey, CallRecord
+from mergepoint.report.work import Work
+
+STEP: dict[str, Any] = {"path": "p/s", "kind": "step", "merge": "none"}
+
+
+def answer(path: str) -> CallRecord:
+    """Give the record of an answered call."""
+    return CallRecord(key=CallKey("r1", "", path), prompt="Go.", response="Done.")
+
+
+@pytest.mark.parametrize("about", [{"merge": "last_response"}, {"capture_key": "k"}])
+def test_a_node_that_has_no_response_to_give_was_not_left(about: dict[str, Any]) -> None:
+    """As in a run, an exit that asks for a response that nobody made is not passed."""
+    tree = {"path": "p", "kind": "block", "merge": "all_messages", "nodes": [STEP], **about}
+    work = Work.of(tree, [answer("p/s")])
+    assert set(work.made) == {"p/s"}
+    assert work.response("p") is None
+    assert work.answerer("p") is None
+    assert work.kept_by("p", "r1/p/s/1") is None
+    assert work.kept_by("p/s", "r1/p/s/1") is False
+
+
+def test_a_part_that_ran_alone_ends_at_its_own_root() -> None:
+    """Paths above the root of what ran are no exits of the run."""
+    tree = {"path": "whole/p", "kind": "block", "merge": "all_messages", "nodes": []}
+    work = Work.of({**tree, "nodes": [{**STEP, "path": "whole/p/s"}]}, [answer("whole/p/s")])
+    assert work.way_up("whole/p/s") == ["whole/p/s", "whole/p"]

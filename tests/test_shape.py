@@ -1,0 +1,147 @@
+"""The shape of the code: layers, callers of the merge, sizes, and how tests are written."""
+
+from __future__ import annotations
+
+import ast
+import re
+import socket
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import grimp
+import pytest
+from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+SOURCE = ROOT / "src" / "mergepoint"
+TASTE = ROOT / "docs" / "taste.md"
+
+LONG = 300
+MERGING = {"tree/fold.py": 1, "run/child.py": 2, "run/exits.py": 1}
+KEEPING = {"report/work.py"}  # it shows what is kept, and gives no state
+
+
+@cache
+def parsed(folder: Path) -> list[tuple[str, ast.Module]]:
+    """Give name and syntax tree of each Python file below a folder."""
+    return [
+        (path.relative_to(folder).as_posix(), ast.parse(path.read_text(encoding="utf-8")))
+        for path in sorted(folder.rglob("*.py"))
+    ]
+
+
+def imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Give module and name of everything that a file imports."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, ""
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield node.module or "", alias.name
+
+
+def test_imports_go_one_way(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The contracts of import-linter hold."""
+    monkeypatch.chdir(ROOT)
+    status = lint_imports(config_filename="pyproject.toml", no_cache=True)
+    assert status == EXIT_STATUS_SUCCESS, capsys.readouterr().out
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """There is no cycle among the modules."""
+    graph = grimp.build_graph("mergepoint", exclude_type_checking_imports=True, cache_dir=None)
+    done: set[str] = set()
+
+    def visit(module: str, above: tuple[str, ...]) -> None:
+        assert module not in above, " -> ".join([*above[above.index(module) :], module])
+        if module not in done:
+            for other in graph.find_modules_directly_imported_by(module):
+                visit(other, (*above, module))
+            done.add(module)
+
+    for module in sorted(graph.modules):
+        visit(module, ())
+
+
+def test_callers_of_the_merge_are_few_and_named() -> None:
+    """State changes in the fold and in the exits of compiled graphs, and nowhere else."""
+    found: dict[str, int] = {}
+    for name, tree in parsed(SOURCE):
+        if name == "core/merge.py" or ("mergepoint.core.merge", "merge") not in imported(tree):
+            continue
+        calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        found[name] = sum(isinstance(one, ast.Name) and one.id == "merge" for one in calls)
+    assert found == MERGING
+
+
+def test_nobody_goes_around_the_merge() -> None:
+    """What a mode keeps is asked for by the merge, and by reports that give no state."""
+    asking = set()
+    for name, tree in parsed(SOURCE):
+        names = set(imported(tree))
+        assert not {("mergepoint.core.merge", ""), ("mergepoint.core", "merge")} & names, name
+        if ("mergepoint.core.merge", "keep") in names:
+            asking.add(name)
+    assert asking == KEEPING
+
+
+def test_long_modules_are_answered_for() -> None:
+    """A module of more than 300 lines is named in docs/taste.md, with its reason."""
+    if not TASTE.exists():
+        pytest.skip("docs/taste.md is not written yet")
+    told = TASTE.read_text(encoding="utf-8")
+    silent = [
+        path.relative_to(SOURCE).as_posix()
+        for path in sorted(SOURCE.rglob("*.py"))
+        if len(path.read_text(encoding="utf-8").splitlines()) > LONG
+        and path.relative_to(SOURCE).as_posix() not in told
+    ]
+    assert silent == []
+
+
+def written() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Give file and definition of each test function."""
+    for name, tree in parsed(HERE):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _is_test(node.name):
+                yield name, node
+
+
+def _is_test(name: str) -> bool:
+    return name.startswith("test_")
+
+
+def test_every_test_says_in_one_sentence_what_it_proves() -> None:
+    """A test function has a docstring of one sentence."""
+    wordy = [
+        f"{name}: {node.name}"
+        for name, node in written()
+        if not re.fullmatch(r"(?s)\S.*[.?]", text := ast.get_docstring(node) or "")
+        or "\n\n" in text
+        or re.search(r"(?<!e\.g|i\.e|\.\.\.)[.?!]\s+[A-Z]", text)
+    ]
+    assert wordy == []
+
+
+def test_no_test_uses_mocks() -> None:
+    """The shipped fakes are used instead."""
+    found = {
+        name
+        for name, tree in parsed(HERE)
+        for module, imported_name in imported(tree)
+        if f"{module}.{imported_name}".startswith(("unittest.mock", "mock.", "pytest_mock"))
+    }
+    takers = {name for name, node in written() if "mocker" in {one.arg for one in node.args.args}}
+    assert found | takers == set()
+
+
+@pytest.mark.parametrize("address", [("192.0.2.1", 9), ("example.org", 80)])
+def test_tests_reach_no_other_machine(address: tuple[str, int]) -> None:
+    """A connection to anything but this machine is refused before it is tried."""
+    with pytest.raises(ConnectionRefusedError, match="this machine only"):
+        socket.create_connection(address, timeout=1)
