@@ -5,8 +5,11 @@ from __future__ import annotations
 import ast
 import re
 import socket
+import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import grimp
@@ -66,6 +69,36 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 
     for module in sorted(graph.modules):
         visit(module, ())
+
+
+OF_EXTRAS = {"record/sql_": "sql", "testing/": "testing"}
+LOADED_LATE = {"langchain"}  # behind a message that names the extra
+
+
+def declared() -> dict[str, set[str]]:
+    """Give the distributions that pyproject.toml names: by extra, those of the core under ''."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lists = {"": project["dependencies"], **project["optional-dependencies"]}
+    return {
+        extra: {re.split(r"[\[<>=]", one)[0].replace("_", "-").lower() for one in names}
+        for extra, names in lists.items()
+    }
+
+
+def test_what_is_imported_is_declared() -> None:
+    """An installed mergepoint finds every module that its files import."""
+    distributions, names = packages_distributions(), declared()
+    undeclared = set()
+    for file, tree in parsed(SOURCE):
+        extras = {extra for start, extra in OF_EXTRAS.items() if file.startswith(start)}
+        allowed = set().union(names[""], *(names[extra] for extra in extras))
+        for module, _ in imported(tree):
+            top = module.partition(".")[0]
+            if top in sys.stdlib_module_names | LOADED_LATE | {"mergepoint", "__future__"}:
+                continue
+            if not {one.replace("_", "-").lower() for one in distributions.get(top, ())} & allowed:
+                undeclared.add(f"{file}: {module}")
+    assert undeclared == set()
 
 
 def test_callers_of_the_merge_are_few_and_named() -> None:

@@ -232,7 +232,7 @@ def test_a_loop_or_a_gate_may_be_the_whole_tree() -> None:
     ]
 
 
-LOOP_KEYS = "name, until, max_iterations, on_exhausted, merge, capture_key, meta, nodes"
+LOOP_KEYS = "name, until, max_iterations, on_exhausted, merge, capture_key, budget, meta, nodes"
 A_GATE = "nodes: [{node: {prompt: x}, capture_key: ok}]"
 
 

@@ -194,6 +194,6 @@ def _prompt(words: str, *, default: str | None = None) -> str:
     """Ask for a line; the end of the input is an empty one."""
     try:
         answer = typer.prompt(printable(words), default=default, show_default=False, err=True)
-    except click.Abort:
+    except typer.Abort:
         return ""
     return str(answer)
