@@ -20,7 +20,7 @@ from mergepoint.run.deciding import GATES
 from mergepoint.run.events import LoopEvents, PulledEvents
 from mergepoint.run.facts import RUN_ID, SEED
 from mergepoint.run.graph import Form, Graph, compile_graph
-from mergepoint.run.recorder import Event
+from mergepoint.run.recorder import Event, carrying
 from mergepoint.run.spending import Spending, budgets_of
 from mergepoint.tree.block import Block
 from mergepoint.tree.budget import Budget, as_budget
@@ -182,15 +182,7 @@ class ChatRunner:
 
     def _given(self, ctx: RunContext, turn: Turn) -> tuple[dict[str, Any], RunnableConfig]:
         ctx.recorder.purse = self._purse(ctx, turn)
-        config = ctx.config
-        callbacks = config.get("callbacks")
-        if callbacks is None:
-            handlers: Any = [ctx.recorder]
-        elif isinstance(callbacks, list):
-            handlers = [*callbacks, ctx.recorder]
-        else:
-            handlers = callbacks.copy()
-            handlers.add_handler(ctx.recorder, inherit=True)
+        config = carrying(ctx.config, ctx.recorder)
         options = {
             **config.get("configurable", {}),
             RUN_ID: turn.run_id,
@@ -198,7 +190,7 @@ class ChatRunner:
             GATES: "raise",
         }
         given = {"messages": list(turn.base), "inputs": dict(turn.inputs)}
-        return given, {**config, "callbacks": handlers, "configurable": options}
+        return given, {**config, "configurable": options}
 
     def _settle(self, ctx: RunContext, turn: Turn, result: dict[str, Any]) -> None:
         ctx.settle(turn, result["messages"], result["outputs"])
