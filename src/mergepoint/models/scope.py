@@ -166,7 +166,7 @@ class Scope:
         trace: TracebackType | None,
     ) -> None:
         self._leave()
-        self.flights.land()
+        self.end()
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -178,13 +178,22 @@ class Scope:
         trace: TracebackType | None,
     ) -> None:
         self._leave()
+        await self.aend()
+
+    def end(self) -> None:
+        """Let no call start any more, and those in flight land."""
+        self.flights.close()
+        self.flights.land()
+
+    async def aend(self) -> None:
+        """Do what `end` does, on an event loop."""
+        self.flights.close()
         await self.flights.aland()
 
     def _leave(self) -> None:
         if self._token is not None:
             SCOPE.reset(self._token)
         self._token = None
-        self.flights.close()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Scope:
         return self  # a copy of a model is in the same execution

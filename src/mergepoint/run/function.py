@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import replace
@@ -17,11 +17,12 @@ from langgraph.pregel import Pregel
 
 from mergepoint.models.aside import in_time
 from mergepoint.models.landing import awaited_in_time
+from mergepoint.models.scope import Scope
 from mergepoint.models.view import View
 from mergepoint.record.answers import Asked
 from mergepoint.record.record import CallKey, CallRecord
 from mergepoint.record.request import call_digest
-from mergepoint.run.execution import Prepared
+from mergepoint.run.execution import Execution, Prepared
 from mergepoint.run.facts import Facts, context_of
 from mergepoint.run.outcome import Outcome, outcome_of
 from mergepoint.run.recorder import METADATA, Recorder, carrying, recorders_of
@@ -62,7 +63,7 @@ class FunctionCall:
             for execution in asked.executions():
                 execution.pause()
                 with execution, execution.scope:
-                    run = partial(self._run, asked, execution.context, base)
+                    run = partial(self._run, asked, execution, base)
                     execution.made(self._outcome(in_time(run, asked.limits), base))
             record = execution.record
         return record.made(self._call.capture_key)
@@ -79,7 +80,7 @@ class FunctionCall:
                 await execution.apause()
                 with execution:
                     async with execution.scope:
-                        run = self._arun(asked, execution.context, base)
+                        run = self._arun(asked, execution, base)
                         result = await awaited_in_time(run, asked.limits)
                         execution.made(self._outcome(result, base))
             record = execution.record
@@ -178,29 +179,29 @@ class FunctionCall:
             return record
         return None
 
-    def _run(self, asked: Prepared, given: CallContext, base: Messages) -> Any:
+    def _run(self, asked: Prepared, execution: Execution, base: Messages) -> Any:
         target: Any = self._call.target
         if isinstance(target, Runnable):
             return target.invoke(self._input(asked, base), asked.config)
         with set_config_context(asked.config) as context:
-            result = context.run(self._applied, target, asked, given)
-        return _awaited(result) if inspect.isawaitable(result) else result
+            result = context.run(self._applied, target, asked, execution.context)
+            if not inspect.isawaitable(result):
+                return result
+            return context.run(_awaited, result, execution.scope)
 
-    async def _arun(self, asked: Prepared, given: CallContext, base: Messages) -> Any:
+    async def _arun(self, asked: Prepared, execution: Execution, base: Messages) -> Any:
         target: Any = self._call.target
         if isinstance(target, Runnable):
             return await target.ainvoke(self._input(asked, base), asked.config)
+        loop = asyncio.get_running_loop()
         with set_config_context(asked.config) as context:
-            if not inspect.iscoroutinefunction(target):
-                work = asyncio.get_running_loop().run_in_executor(
-                    None, context.run, self._applied, target, asked, given
-                )
-                result = await work
-                return await result if inspect.isawaitable(result) else result
-            task = asyncio.get_running_loop().create_task(
-                self._applied(target, asked, given), context=context
-            )
-            return await task
+            applied = partial(self._applied, target, asked, execution.context)
+            if inspect.iscoroutinefunction(target):
+                return await loop.create_task(applied(), context=context)
+            result = await loop.run_in_executor(None, context.run, applied)
+            if not inspect.isawaitable(result):
+                return result
+            return await loop.create_task(_waited(result), context=context)
 
     def _applied(self, target: Callable[..., Any], asked: Prepared, given: CallContext) -> Any:
         if asked.args is None:
@@ -225,11 +226,19 @@ def _copied(value: Any) -> Any:
     return value
 
 
-def _awaited(work: Any) -> Any:
+def _awaited(work: Awaitable[Any], scope: Scope) -> Any:
     """Wait for an async function in sync work, also where an event loop runs already."""
-
-    async def wait() -> Any:
-        return await work
-
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(copy_context().run, asyncio.run, wait()).result()
+        return thread.submit(copy_context().run, asyncio.run, _ended(work, scope)).result()
+
+
+async def _ended(work: Awaitable[Any], scope: Scope) -> Any:
+    """Wait for work, and for calls it left in flight, which the end of their loop would cancel."""
+    try:
+        return await work
+    finally:
+        await scope.aend()
+
+
+async def _waited(work: Awaitable[Any]) -> Any:
+    return await work

@@ -116,16 +116,16 @@ class Recorder(BaseCallbackHandler):
         about = metadata.get(METADATA, {})
         inside = about.get("inside")
         # Behind the door of a scope, or asked by a model whose own call is under way.
-        doored = inside and (SCOPED in metadata or CALL.get() is not None)
-        ours = "run" in about and (not inside or doored)
+        doored = SCOPED in metadata or (inside and CALL.get() is not None)
+        ours = doored or ("run" in about and not inside)
+        if ours and not self._listeners:
+            return
         if not about:
             key = CallKey(run="", host="", path="/".join(node_names(metadata)) or "call")
-        elif ours and not self._listeners:
-            return
         else:
             key = CallKey(about["run"], about["host"], about["path"])
         model = f"{metadata.get('ls_provider', '')}:{metadata.get('ls_model_name', '')}".strip(":")
-        kind: Kind = "inner" if inside else "step"
+        kind: Kind = "inner" if inside or SCOPED in metadata else "step"
         self._open[run_id] = _Open(key, ours, model, messages[0], now(), kind)
         self.tell(Event("start", key.path, key.host, model, of=kind))
 
