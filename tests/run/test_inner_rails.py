@@ -383,22 +383,26 @@ def test_a_model_inside_may_take_what_is_left_of_the_time(
         """A model that does not answer."""
 
         def _generate(self, *args: Any, **more: Any) -> ChatResult:
+            asked.append(1)
             over.wait()
             return ChatResult(generations=[ChatGeneration(message=AIMessage("late"))])
 
         async def _agenerate(self, *args: Any, **more: Any) -> ChatResult:
+            asked.append(1)
             await asyncio.Event().wait()
             raise AssertionError
 
     async def on_loop(ctx: CallContext) -> None:
         await ctx.model().ainvoke("Inner?")
 
+    asked: list[int] = []
     recorder = listening()
     tree = Call(on_loop if engine.on_loop else asking(), name="f", policy=LIMITED)
     with pytest.raises(CallTimeout):
         engine(tree, Hanging(), recorder=recorder)
     kinds = [(one.kind, one.answered) for one in recorder.journal.records]
-    assert kinds == [("inner", False), ("call", False)]
+    # On a busy machine the time may be over before the model is asked.
+    assert kinds == [("inner", False)] * len(asked) + [("call", False)]
 
 
 def test_a_late_function_asks_no_model_any_more(over: threading.Event) -> None:

@@ -23,9 +23,9 @@ from mergepoint.record.answers import Asked
 from mergepoint.record.record import CallKey, CallRecord
 from mergepoint.record.request import call_digest
 from mergepoint.run.execution import Execution, Prepared
-from mergepoint.run.facts import Facts, context_of
+from mergepoint.run.facts import Facts, context_of, within
 from mergepoint.run.outcome import Outcome, outcome_of
-from mergepoint.run.recorder import METADATA, Recorder, carrying, recorders_of
+from mergepoint.run.recorder import METADATA, Recorder, recorders_of, with_recorder
 from mergepoint.run.spending import Spending
 from mergepoint.tree.call import Call
 from mergepoint.tree.context import CallContext, PromptContext
@@ -105,15 +105,16 @@ class FunctionCall:
         request = self._digest(context, base, facts, args, recorders)
         about = {"path": path, "run": facts.run, "host": facts.host, "inside": True}
         metadata = {**config.get("metadata", {}), METADATA: about}
+        config = {**within(config, key.full_path), "metadata": metadata}
         if not recorders and self._spending.limited:  # who hears of models that pass no door
-            config = carrying(config, Recorder())
+            config = with_recorder(config, Recorder())
         return Prepared(
             call=self._call,
             key=key,
             context=context,
             args=args,
             request=request,
-            config={**config, "metadata": metadata},
+            config=config,
             recorders=recorders,
             purse=self._spending.purse(facts, recorders),
             view=self._view,

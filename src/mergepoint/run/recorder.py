@@ -193,12 +193,11 @@ def recorders_of(config: RunnableConfig) -> list[Recorder]:
     return found
 
 
-def carrying(config: RunnableConfig, recorder: Recorder) -> RunnableConfig:
-    """Give a config whose callbacks have the recorder too."""
+def with_recorder(config: RunnableConfig, recorder: Recorder) -> RunnableConfig:
+    """Give a config whose callbacks include a recorder; the given one stays as it is."""
     callbacks = config.get("callbacks")
-    handlers: Any
     if callbacks is None:
-        handlers = [recorder]
+        handlers: Any = [recorder]
     elif isinstance(callbacks, list):
         handlers = [*callbacks, recorder]
     else:
