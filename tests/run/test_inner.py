@@ -25,9 +25,10 @@ from tests.run.inner import (
     resumed,
 )
 
-from mergepoint import Call, CallContext, StepError
+from mergepoint import Block, Call, CallContext, Step, StepError, ainterpret
 from mergepoint.run.recorder import Event
 from mergepoint.testing.scripted import Answer, ScriptedModel
+from mergepoint.tree.policy import Policy
 
 
 def test_a_call_of_a_model_is_one_record(engine: Engine) -> None:
@@ -356,6 +357,49 @@ def test_a_model_that_asks_another_is_one_call(engine: Engine) -> None:
     end = engine(around(ask), model([]), recorder=recorder)
     assert end.outputs == {"said": ["from behind"] * 2}
     assert [one.prompt for one in inner(recorder)] == ["A?", "B?"]
+
+
+def within(node: Any) -> Function:
+    """Give a function that runs a tree of its own with its model."""
+
+    async def run(ctx: CallContext) -> str:
+        ended = await ainterpret(node, model=ctx.model(), run_id="own")
+        return str(ended.messages[-1].text)
+
+    return run
+
+
+def test_a_run_inside_with_a_model_of_the_function_passes_its_door(engine: Engine) -> None:
+    """Its steps are inner records of the Call, and are found again when it runs again."""
+    tree = Block([Step("A?", name="a"), Step("B?", name="b", policy=Policy(retry=2))], name="t")
+    recorder = listening()
+    script: Any = {"A?": "a", "B?": "b", "Write": "w", "Go": "g"}
+    with pytest.raises(RuntimeError, match="after all"):
+        engine(around(failing(within(tree))), ScriptedModel(by_prompt=script), recorder=recorder)
+    assert [(one.path, one.prompt, one.response) for one in inner(recorder)] == [
+        ("root/ask", "A?", "a"),
+        ("root/ask", "B?", "b"),
+    ]
+    asked = ScriptedModel(by_prompt={"Go": "g"})
+    end = engine(around(within(tree)), asked, recorder=resumed(recorder))
+    assert end.outputs == {"said": "b"}
+
+
+def test_a_function_in_a_run_inside_passes_all_doors(engine: Engine) -> None:
+    """The Call of the run that it is in has it on record, and so has the Call around that run."""
+    own = listening()
+
+    async def run(ctx: CallContext) -> str:
+        tree = Call(asking("Deep?"), name="deep", capture_key="said")
+        ended = await ainterpret(tree, model=ctx.model(), recorder=own)
+        return str(ended.outputs["said"])
+
+    recorder = listening()
+    asked = ScriptedModel(by_prompt={"Deep?": "yes", "Write": "w", "Go": "g"})
+    assert engine(around(run), asked, recorder=recorder).outputs == {"said": "yes"}
+    assert [one.path for one in inner(own)] == ["deep"]
+    assert [one.path for one in inner(recorder)] == ["root/ask"]
+    assert len(asked.calls) == 3
 
 
 def test_calls_between_the_pieces_of_a_stream_are_calls_of_their_own(engine: Engine) -> None:

@@ -37,12 +37,14 @@ _MARK = "__mergepoint_door__"
 
 
 def behind_door(model: BaseChatModel) -> BaseChatModel:
-    """Give the model with the door in it; the given one stays as it is."""
-    doored = _doored(type(model))
-    if isinstance(model, doored):
+    """Give the model with the door in it; the given one stays as it is.
+
+    One that a scope has given gets a second door before that of the scope.
+    """
+    if _MARK in vars(type(model)) and OWN not in vars(model):
         return model
     inside = copy.copy(model)
-    object.__setattr__(inside, "__class__", doored)
+    object.__setattr__(inside, "__class__", _doored(type(model)))
     inside.cache = False
     return inside
 
@@ -54,7 +56,7 @@ def given_by(scope: Scope, model: BaseChatModel) -> BaseChatModel:
     that the door does.
     """
     inside = copy.copy(behind_door(model))
-    object.__setattr__(inside, OWN, scope)
+    object.__setattr__(inside, OWN, (scope, *vars(model).get(OWN, ())))
     inside.metadata = {**(inside.metadata or {}), SCOPED: True}
     return inside
 
@@ -66,8 +68,6 @@ def _doored(model_class: type[BaseChatModel]) -> type[BaseChatModel]:
     LangChain takes a model for one that streams where it brings `_stream` or `_astream`; the
     others are there in any case. What falls back to another of the four passes the door once.
     """
-    if _MARK in vars(model_class):
-        return model_class
     own = [name for name in _METHODS if getattr(model_class, name) is not _BARE[name]]
     needed = {"_generate", "_agenerate", *own, *(["_astream"] if "_stream" in own else [])}
     body: dict[str, Any] = {

@@ -37,7 +37,8 @@ class ModelCall:
     used. `bound` are parameters that the door passes on itself: LangChain's structured output
     drops those of the call. `request` is the digest of what is asked. An `answer` that was
     recorded earlier is given in place of a call. `kind` and `sample` go to the record.
-    The `purse` grants each attempt. A cancelled one has `grace` seconds to land.
+    The `purse` grants each attempt. A cancelled one has `grace` seconds to land. `scopes` counts
+    the scopes whose door the call has passed.
     """
 
     key: CallKey
@@ -56,6 +57,7 @@ class ModelCall:
     clock: Clock = field(default_factory=CLOCK.get)
     kind: Kind = "step"
     sample: int = 0
+    scopes: int = 0
     entered: bool = field(default=False, init=False)
     response: str = field(default="", init=False)
 

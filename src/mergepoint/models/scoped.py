@@ -15,8 +15,12 @@ from mergepoint.models.passage import CALL, Ask, Attempt, M, ModelCall, Passage
 from mergepoint.models.scope import SCOPE, Scope
 from mergepoint.record.record import CallRecord
 
-OWN: Final = "_mergepoint_scope"
-"""Where a model has the scope that gave it, for threads without a copy of the context."""
+OWN: Final = "_mergepoint_scopes"
+"""Where a model has the scopes that gave it, the last one first.
+
+A function's model is found by it in threads without a copy of the context. And where the function
+gives its model to a run inside, calls of that run pass both doors.
+"""
 
 
 def opened(
@@ -31,11 +35,16 @@ def opened(
 
     That is one of a model that no scope has given, and one inside of a call that is under way.
     """
-    own: Scope | None = vars(model).get(OWN)
-    if own is None or CALL.get() is not None:
+    own: tuple[Scope, ...] = vars(model).get(OWN, ())
+    if not own:
         return None
-    scope = SCOPE.get() or own
+    outer = CALL.get()
+    passed = 0 if outer is None else outer.scopes
+    if passed >= len(own):
+        return None
+    scope = own[passed] if passed else SCOPE.get() or own[0]
     call = scope.call(model, messages, stop, options)
+    call.scopes = passed + 1
     return ScopedPassage(scope, call, messages, counted=not streams)
 
 
