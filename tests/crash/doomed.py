@@ -1,0 +1,171 @@
+"""A run in a process of its own, which may be killed at any moment and started again.
+
+What happens to it is told at once, by a pipe to who counts: a write to a pipe outlives the process
+that made it, so what was told before a kill is known after it, without looking at a clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import traceback
+import urllib.request
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from multiprocessing.connection import Connection
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from tests.crash.trees import Ask, Said, turning
+
+from mergepoint import Event, Generation, Recorder, RunContext, arun_generation, run_generation
+from mergepoint.record.lines import JournalError
+from mergepoint.record.record import CallRecord
+from mergepoint.record.store import Store
+from mergepoint.record.store_at import store_at
+from mergepoint.run.graph import Form
+
+ROLES = {"human": "user", "ai": "assistant", "system": "system"}
+
+
+def key_of(said: Said) -> str:
+    """Give the key under which what was said is counted."""
+    return sha256(json.dumps(list(said)).encode()).hexdigest()[:12]
+
+
+def plain(messages: Sequence[BaseMessage]) -> Said:
+    """Give messages as they are sent."""
+    return [{"role": ROLES[one.type], "content": str(one.text)} for one in messages]
+
+
+class Tell:
+    """Tells who counts what happened."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._lock = threading.Lock()
+
+    def __call__(self, what: str, about: Any = None) -> None:
+        """Tell it; when this returns it cannot be lost any more."""
+        with self._lock:
+            self._pipe.send((what, about))
+
+
+@dataclass(frozen=True)
+class Line:
+    """The line to the model's server; it tells of every answer that has come in."""
+
+    url: str
+    attempt: int
+    tell: Tell
+
+    def __call__(self, said: Said) -> str:
+        """Give the server's answer."""
+        body = {"model": "served", "messages": list(said), "user": str(self.attempt)}
+        request = urllib.request.Request(  # noqa: S310  (a loopback address)
+            f"{self.url}/chat/completions",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request) as answer:  # noqa: S310
+            text: str = json.load(answer)["choices"][0]["message"]["content"]
+        self.tell("came", key_of(said))
+        return text
+
+
+class AskingModel(BaseChatModel):
+    """A model that asks for each answer; it keeps count of nothing itself."""
+
+    ask: Callable[[Any], str]
+
+    @property
+    def _llm_type(self) -> str:
+        return "served"
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: Any = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        text = self.ask(plain(messages))
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(text))])
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a process is to do; `attempt` counts the processes of one run.
+
+    `runs` is where runs are kept: a folder, or the URL of a database.
+    """
+
+    url: str
+    runs: str
+    run: str
+    form: Form
+    attempt: int
+    on_loop: bool = False
+
+
+def live(order: Order, pipe: Connection) -> None:
+    """Begin the run, or go on with it where its journal has a whole header."""
+    tell = Tell(pipe)
+    tell("ready")
+    try:
+        tell("end", ended(_run(order, tell)))
+    except BaseException:
+        tell("failed", traceback.format_exc())
+        raise
+
+
+def ended(done: Any) -> dict[str, Any]:
+    """Give conversation and outputs as plain data, so that ends can be compared."""
+    messages = [[one.type, one.id, one.content] for one in done.messages]
+    return {"messages": messages, "outputs": dict(done.outputs)}
+
+
+def _run(order: Order, tell: Tell) -> Generation:
+    ask: Ask = Line(order.url, order.attempt, tell)
+
+    def hear(event: Event) -> None:
+        if event.kind == "end":
+            tell("kept", event.path)
+
+    store = store_at(order.runs)
+    options: dict[str, Any] = {
+        "model": AskingModel(ask=ask),
+        "ctx": RunContext(run_id=order.run, recorder=Recorder(on_event=hear)),
+        "runs": store,
+        "form": order.form,
+        "resume": order.run if begun(store, order.run) else None,
+    }
+    if order.on_loop:
+        return asyncio.run(arun_generation(turning(ask), **options))
+    return run_generation(turning(ask), **options)
+
+
+def begun(store: Store, run: str) -> bool:
+    """Say whether there is a run to go on with; what is left of a header is cleared away."""
+    if records_in(store, run) is not None:
+        return True
+    folder = store.folder_of(run)
+    if folder is not None:
+        (folder / "journal.jsonl").unlink(missing_ok=True)
+    return False
+
+
+def records_in(store: Store, run: str) -> tuple[CallRecord, ...] | None:
+    """Give the records of a run that are whole; None where not even its header is."""
+    if run not in store.runs():
+        return None
+    try:
+        return store.read(run)[1]
+    except JournalError as error:
+        if "does not hold a whole header" not in str(error):
+            raise
+        return None
