@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
 from tests.crash.doomed import Order, live, records_in
-from tests.crash.expected import calm, differences, lacks, transcript_in
+from tests.crash.expected import Calm, calm, differences, lacks, transcript_in
 from tests.crash.process import Doomed
 from tests.crash.served import Served
 from tests.crash.survey import Survey
@@ -25,13 +26,15 @@ REACH = 16
 PATIENCE = 40
 """Kills of one run, after which it is left alone."""
 
+Records = Sequence[CallRecord]
+
 
 @dataclass(frozen=True)
 class Killed:
     """A process that was killed: the answers that had come in, and the records there were."""
 
     came: frozenset[str]
-    records: tuple[CallRecord, ...]
+    records: Records
 
 
 @dataclass
@@ -47,10 +50,10 @@ class Campaign:
     latency: float
     seed: int = 0
     tell: Callable[[Survey], None] = lambda survey: None
-    survey: Survey = field(default_factory=Survey, init=False)
+    survey: Survey = field(default_factory=Survey)
 
     def __post_init__(self) -> None:
-        self._chance = random.Random(f"{self.seed} {self.form}")  # noqa: S311  (no secrets)
+        self.chance = random.Random(f"{self.seed} {self.form}")  # noqa: S311  (no secrets)
         self._store = store_at(self.runs)
 
     def of(self, kills: int) -> Survey:
@@ -62,48 +65,58 @@ class Campaign:
                 break
         return self.survey
 
+    def start(self, url: str, run: str, attempt: int) -> Doomed:
+        """Start a process that goes on with a run."""
+        on_loop = self.survey.runs % 2 == 1
+        return Doomed(live, Order(url, self.runs, run, self.form, attempt, on_loop))
+
+    def attend(self, process: Doomed) -> None:
+        """Wait for the end of a process, or for the moment at which it is to be killed.
+
+        The moment is some answers and a part of an answer away, so that it hits every phase
+        however fast the machine is.
+        """
+        answers = self.chance.randrange(REACH)
+        process.hear(lambda: bool(process.told) and len(process.all("came")) >= answers)
+        process.pause(self.chance.uniform(0.0, 1.5 * self.latency))
+
+    def spare(self, process: Doomed) -> None:
+        """Wait for the end of a process."""
+        process.hear(lambda: False)
+
+    def hit(self, process: Doomed, records: Records) -> None:
+        """Count a kill."""
+        self.survey.hit(len(records), records[-1].path if records else "nothing on record")
+
+    def calm(self, run: str) -> Calm:
+        """Give the same run undisturbed."""
+        return calm(turning, run)
+
+    def wrong(self, run: str, end: Any, undisturbed: Calm) -> Iterator[str]:
+        """Give what is not as it should be at the end of a run."""
+        yield from differences(turning, self._store, run, end, undisturbed)
+        yield from lacks(transcript_in(self._store, run), end, undisturbed)
+
     def _run(self, run: str, most: int) -> None:
-        """Run until done, killed at random moments at most so often, and count what happened."""
+        """Run until done, killed at most so often, and count what happened."""
         served, killed, survey = Served(self.latency), list[Killed](), self.survey
         with ModelServer(served.answer) as server:
             while True:
-                on_loop = survey.runs % 2 == 1
-                order = Order(server.url, self.runs, run, self.form, len(killed), on_loop)
-                with Doomed(live, order) as process:
-                    self._wait(process, doomed=len(killed) < most)
+                with self.start(server.url, run, len(killed)) as process:
+                    (self.attend if len(killed) < most else self.spare)(process)
                 came, records = frozenset(process.all("came")), records_in(self._store, run) or ()
                 survey.came += len(came)
                 survey.lost += len(set(process.all("kept")) - {one.path for one in records})
                 if ends := process.all("end"):
                     break
                 killed.append(Killed(came, records))
-                survey.hit(len(records), records[-1].path if records else "nothing on record")
+                self.hit(process, records)
         survey.runs += 1
         survey.lost += _gone(killed, records)
         _count_repeats(killed, served, survey)
-        self._judge(run, ends[0])
-
-    def _wait(self, process: Doomed, *, doomed: bool) -> None:
-        """Wait for the end, or for the moment of a kill.
-
-        The moment is some answers and a part of an answer away, so that it hits every phase
-        however fast the machine is.
-        """
-        if not doomed:
-            process.hear(lambda: False)
-            return
-        answers = self._chance.randrange(REACH)
-        process.hear(lambda: bool(process.told) and len(process.all("came")) >= answers)
-        process.pause(self._chance.uniform(0.0, 1.5 * self.latency))
-
-    def _judge(self, run: str, end: object) -> None:
-        undisturbed = calm(turning, run)
-        self.survey.calls += len(undisturbed.asked)
-        found = [
-            *differences(turning, self._store, run, end, undisturbed),
-            *lacks(transcript_in(self._store, run), end, undisturbed),
-        ]
-        self.survey.wrong += [f"{run}: {said}" for said in found]
+        undisturbed = self.calm(run)
+        survey.calls += len(undisturbed.asked)
+        survey.wrong += [f"{run}: {said}" for said in self.wrong(run, ends[0], undisturbed)]
 
 
 def _gone(killed: Sequence[Killed], records: Iterable[CallRecord]) -> int:
@@ -112,8 +125,8 @@ def _gone(killed: Sequence[Killed], records: Iterable[CallRecord]) -> int:
     return len(there - {_known(record) for record in records})
 
 
-def _known(record: CallRecord) -> tuple[str, str, str]:
-    return (record.path, record.request, record.response)
+def _known(record: CallRecord) -> tuple[str, str, str, str]:
+    return (record.path, record.request, record.response, str(record.value))
 
 
 def _count_repeats(killed: Sequence[Killed], served: Served, survey: Survey) -> None:

@@ -11,7 +11,7 @@ import json
 import threading
 import traceback
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from multiprocessing.connection import Connection
@@ -22,7 +22,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from tests.crash.trees import Ask, Said, turning
 
-from mergepoint import Event, Generation, Recorder, RunContext, arun_generation, run_generation
+from mergepoint import Event, Recorder, RunContext, arun_generation, run_generation
 from mergepoint.record.lines import JournalError
 from mergepoint.record.record import CallRecord
 from mergepoint.record.store import Store
@@ -113,40 +113,51 @@ class Order:
 
 
 def live(order: Order, pipe: Connection) -> None:
-    """Begin the run, or go on with it where its journal has a whole header."""
-    tell = Tell(pipe)
+    """Run the looping tree to its end, and tell how it ended."""
+    telling(Tell(pipe), lambda tell: _run(order, tell))
+
+
+def telling(tell: Tell, work: Callable[[Tell], Any]) -> None:
+    """Tell how work ends: what it gives, or how it failed."""
     tell("ready")
     try:
-        tell("end", ended(_run(order, tell)))
+        tell("end", work(tell))
     except BaseException:
         tell("failed", traceback.format_exc())
         raise
 
 
-def ended(done: Any) -> dict[str, Any]:
+def ended(messages: Sequence[BaseMessage], outputs: Mapping[str, Any]) -> dict[str, Any]:
     """Give conversation and outputs as plain data, so that ends can be compared."""
-    messages = [[one.type, one.id, one.content] for one in done.messages]
-    return {"messages": messages, "outputs": dict(done.outputs)}
+    said = [[one.type, one.id, one.content] for one in messages]
+    return {"messages": said, "outputs": dict(outputs)}
 
 
-def _run(order: Order, tell: Tell) -> Generation:
-    ask: Ask = Line(order.url, order.attempt, tell)
+def kept(tell: Tell) -> Callable[[Event], None]:
+    """Give a listener that tells which calls and decisions are on record."""
 
     def hear(event: Event) -> None:
         if event.kind == "end":
             tell("kept", event.path)
 
+    return hear
+
+
+def _run(order: Order, tell: Tell) -> Any:
+    ask: Ask = Line(order.url, order.attempt, tell)
     store = store_at(order.runs)
     options: dict[str, Any] = {
         "model": AskingModel(ask=ask),
-        "ctx": RunContext(run_id=order.run, recorder=Recorder(on_event=hear)),
+        "ctx": RunContext(run_id=order.run, recorder=Recorder(on_event=kept(tell))),
         "runs": store,
         "form": order.form,
         "resume": order.run if begun(store, order.run) else None,
     }
     if order.on_loop:
-        return asyncio.run(arun_generation(turning(ask), **options))
-    return run_generation(turning(ask), **options)
+        done = asyncio.run(arun_generation(turning(ask), **options))
+    else:
+        done = run_generation(turning(ask), **options)
+    return ended(done.messages, done.outputs)
 
 
 def begun(store: Store, run: str) -> bool:

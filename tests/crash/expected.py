@@ -41,7 +41,9 @@ def calm(tree: Tree, run: str, answerer: Answerer | None = None) -> Calm:
         return answer_to(said)
 
     state = interpret(tree(ask), model=AskingModel(ask=ask), run_id=run, recorder=recorder)
-    return Calm(ended(state), paths_of(recorder.journal.records), tuple(asked))
+    return Calm(
+        ended(state.messages, state.outputs), paths_of(recorder.journal.records), tuple(asked)
+    )
 
 
 def differences(tree: Tree, store: Store, run: str, end: Any, undisturbed: Calm) -> Iterator[str]:
@@ -55,9 +57,9 @@ def differences(tree: Tree, store: Store, run: str, end: Any, undisturbed: Calm)
     recorder = Recorder(answers=Replayed(records))
     model = AskingModel(ask=_silent)
     interpreted = interpret(tree(_silent), model=model, run_id=run, recorder=recorder)
-    if replayed is None or end != ended(replayed):
+    if replayed is None or end != ended(replayed.messages, replayed.outputs):
         yield "the end is not that of a replay of the journal"
-    if end != ended(interpreted):
+    if end != ended(interpreted.messages, interpreted.outputs):
         yield "the end is not that of the interpreter with the answers on record"
     if end != undisturbed.end:
         yield "the end is not that of an undisturbed run"

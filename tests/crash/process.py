@@ -5,12 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import Any, Self
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.crash.doomed"])
+_CONTEXT.set_forkserver_preload(["tests.crash.attended"])
 
 SLOW = 120.0
 """Seconds after which a process that tells nothing new counts as hanging."""
@@ -38,26 +39,25 @@ class Doomed:
     ) -> None:
         self.kill()
 
-    def hear(self, done: Callable[[], bool]) -> None:
-        """Listen until something holds, or the process has ended.
+    def hear(self, done: Callable[[], bool], *, until: float = float("inf")) -> None:
+        """Listen until something holds, the process has ended, or the clock is at `until`.
 
         Raises TimeoutError for a process that hangs.
         """
-        while self.open and not done():
-            if not wait([self._pipe], SLOW):
+        while self.open and not done() and (left := until - time.monotonic()) > 0:
+            if wait([self._pipe], min(left, SLOW)):
+                self._take()
+            elif left > SLOW:
                 raise TimeoutError(f"nothing came in {SLOW:.0f} s; the last was {self.told[-1:]}")
-            self._take()
 
     def pause(self, seconds: float) -> None:
         """Listen for a while."""
-        until = time.monotonic() + seconds
-        while self.open and (left := until - time.monotonic()) > 0:
-            if wait([self._pipe], left):
-                self._take()
+        self.hear(lambda: False, until=time.monotonic() + seconds)
 
     def say(self, what: Any) -> None:
-        """Tell the process something."""
-        self._pipe.send(what)
+        """Tell the process something; one that has ended does not hear it."""
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self._pipe.send(what)
 
     def kill(self) -> None:
         """Kill it with signal 9, and take what it told before."""

@@ -60,6 +60,44 @@ class Survey:
         return "\n".join(["records and the last of them", *bars(rows)])
 
 
+@dataclass
+class Asked(Survey):
+    """What the killed runs with gates came to.
+
+    `questions` is how many there were to answer, `asked` how often somebody was asked. `twice`
+    counts questions after their answer had been taken; `second` those that were asked again
+    because the process was killed with the answer on its way. `swapped` are answers on record
+    at another gate than they were for.
+    """
+
+    questions: int = 0
+    asked: int = 0
+    twice: int = 0
+    second: int = 0
+    swapped: int = 0
+
+    @property
+    def holds(self) -> bool:
+        """Say whether all is as it should be; what calls cost is measured by other campaigns."""
+        return not (self.wrong or self.lost or self.twice or self.swapped)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kills} kills in {self.runs} runs with {self.questions} questions: "
+            f"{len(self.wrong)} wrong, {self.lost} lost, {self.twice} asked twice, {self.swapped} "
+            f"swapped; {self.second} asked a second time since the answer was on its way"
+        )
+
+    def histogram(self) -> str:
+        """Give how often each phase was hit: the number of answers on record, what went on."""
+        rows = [
+            (f"{n:>2}  {situation}", number)
+            for n, situations in sorted(self.phases.items())
+            for situation, number in sorted(situations.items())
+        ]
+        return "\n".join(["answers on record, and what was under way", *bars(rows)])
+
+
 def _most(last: Counter[str]) -> str:
     """Give the most frequent, and how many others there are."""
     [(path, _)] = last.most_common(1)

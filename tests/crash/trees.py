@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from mergepoint import Block, Call, CallContext, Gate, Loop, Node, PromptContext, Step, Template
 
@@ -40,6 +39,11 @@ def content(said: str) -> bool:
 def cut_twice(ctx: PromptContext) -> bool:
     """Say whether two cuts are in the conversation."""
     return sum(str(message.text) == "Cut." for message in ctx.messages) == 2
+
+
+def shorter(ctx: PromptContext) -> str:
+    """Give a prompt that is another one in each round."""
+    return f"Shorter, at {ctx.path}."
 
 
 def turning(ask: Ask) -> Node:
@@ -104,7 +108,7 @@ def gated(ask: Ask) -> Node:
     right = _gate(Step("Right.", name="text", merge="last_response", capture_key="right"), "right")
     deep = Block([Step("Go right.", name="first", merge="none"), right], name="deep")
     sides: list[Node] = [left, deep, Call(Weigh(ask), name="weigh", capture_key="weight")]
-    short = _gate(Step("Shorter.", name="text", merge="last_response"), "short")
+    short = _gate(Step(shorter, name="text", merge="last_response"), "short")
     end = Block([Step("End.", name="end"), Step("Sign.", name="sign")], name="last", parallel=True)
     return Block(
         [

@@ -1,0 +1,196 @@
+"""A run with gates in a process of its own: it tells what is asked, and is told the answers.
+
+There are four ways for an answer to come in. `journal`: it is written into the journal, then the
+run goes on. `command`: the graph is invoked with `Command(resume=...)`. `resume`: it is given to
+`run_generation(resume=...)`. `person`: a function of the run waits for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, Literal
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.types import Command, Durability
+from tests.crash.doomed import AskingModel, Line, Order, Tell, begun, ended, kept, telling
+from tests.crash.trees import gated
+
+from mergepoint import (
+    GateOpen,
+    Node,
+    Question,
+    Recorder,
+    RunContext,
+    compile_graph,
+    run_generation,
+)
+from mergepoint.record.questions import answer_questions
+from mergepoint.record.store import Store
+from mergepoint.record.store_at import store_at
+from mergepoint.run.graph import Graph
+
+Saver = BaseCheckpointSaver[Any]
+Kind = Literal["sqlite", "postgresql", "none"]
+Way = Literal["journal", "command", "resume", "person"]
+WAYS: Mapping[Kind, tuple[Way, ...]] = {
+    "sqlite": ("journal", "command"),
+    "postgresql": ("journal", "command"),
+    "none": ("journal", "resume", "person"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attended(Order):
+    """What a process is to do, where its checkpoints are, and how answers come in."""
+
+    saver: Kind
+    checkpoints: str
+    way: Way
+    durability: Durability
+
+
+def attend(order: Attended, pipe: Connection) -> None:
+    """Run the tree with gates to its end, and tell what is asked on the way."""
+
+    def work(tell: Tell) -> Any:
+        if order.saver == "none":
+            return _Unsaved(order, pipe, tell).ran()
+        with saver_at(order.saver, order.checkpoints) as saver:
+            return _Saved(order, pipe, tell, saver).ran()
+
+    telling(Tell(pipe), work)
+
+
+@contextmanager
+def saver_at(kind: Kind, address: str) -> Iterator[Saver]:
+    """Give the saver at an address, ready to use."""
+    if kind == "sqlite":
+        with SqliteSaver.from_conn_string(address) as saver:
+            yield saver
+        return
+    from langgraph.checkpoint.postgres import PostgresSaver
+
+    with PostgresSaver.from_conn_string(address) as saver:
+        yield saver
+
+
+class _Run:
+    """What is the same with and without a saver."""
+
+    def __init__(self, order: Attended, pipe: Connection, tell: Tell) -> None:
+        ask = Line(order.url, order.attempt, tell)
+        self.order = order
+        self.pipe = pipe
+        self.tell = tell
+        self.tree: Node = gated(ask)
+        self.model = AskingModel(ask=ask)
+        self.store: Store = store_at(order.runs)
+
+    def answers(self, paths: Iterable[str]) -> Mapping[str, Any]:
+        """Tell which questions are open, and wait for answers to some of them."""
+        self.tell("open", tuple(paths))
+        answers: Mapping[str, Any] = self.pipe.recv()
+        return answers
+
+    def write(self, answers: Mapping[str, Any]) -> None:
+        """Write answers into the journal, then tell that they are taken."""
+        answer_questions(self.store, self.order.run, self.tree, answers)
+        for path in answers:
+            self.tell("kept", path)
+
+
+class _Saved(_Run):
+    """A compiled graph with a saver, which stops at gates by `interrupt()`."""
+
+    def __init__(self, order: Attended, pipe: Connection, tell: Tell, saver: Saver) -> None:
+        super().__init__(order, pipe, tell)
+        self._graph: Graph = compile_graph(
+            self.tree,
+            model=self.model,
+            checkpointer=saver,
+            form=order.form,
+            journal=self.store,
+        )
+        ids = {"thread_id": order.run, "mergepoint_run_id": order.run}
+        self._config: Any = {
+            "configurable": ids,
+            "callbacks": [Recorder(on_event=kept(tell))],
+        }
+
+    def ran(self) -> Any:
+        """Go on until no question is open; give the end."""
+        found = self._graph.get_state(self._config)
+        if found.created_at is not None and not found.next:
+            return ended(found.values["messages"], found.values["outputs"])
+        given: Any = None if found.next else {"messages": []}
+        while True:
+            state = self._graph.invoke(given, self._config, durability=self.order.durability)
+            pending = {one.value["path"]: one.id for one in state.get("__interrupt__", ())}
+            if not pending:
+                return ended(state["messages"], state["outputs"])
+            answers = self.answers(pending)
+            if self.order.way == "command":
+                given = Command(resume={pending[path]: answers[path] for path in answers})
+            else:
+                given = None
+                self.write(answers)
+
+
+class _Unsaved(_Run):
+    """A run without a checkpointer: its journal is all there is."""
+
+    def ran(self) -> Any:
+        """Go on until no question is open; give the end."""
+        answerer: Any = _Waiting(self.pipe, self.tell) if self.order.way == "person" else None
+        while True:
+            try:
+                return self._run(answerer)
+            except GateOpen as error:
+                answers = self.answers(question.path for question in error.questions)
+            if self.order.way == "resume":
+                answerer = answers
+            else:
+                self.write(answers)
+
+    def _run(self, answerer: Any) -> Any:
+        run = self.order.run
+        done = run_generation(
+            self.tree,
+            model=self.model,
+            ctx=RunContext(run_id=run, recorder=Recorder(on_event=kept(self.tell))),
+            runs=self.store,
+            form=self.order.form,
+            resume=run if begun(self.store, run) else None,
+            answerer=answerer,
+        )
+        return ended(done.messages, done.outputs)
+
+
+class _Waiting:
+    """A function that answers at gates, once somebody outside has decided."""
+
+    def __init__(self, pipe: Connection, tell: Tell) -> None:
+        self._pipe = pipe
+        self._tell = tell
+        self._answers: dict[str, Any] = {}
+        self._news = threading.Condition()
+        threading.Thread(target=self._hear, daemon=True).start()
+
+    def __call__(self, question: Question) -> Any:
+        """Tell that it is asked, and wait for the answer."""
+        self._tell("open", (question.path,))
+        with self._news:
+            self._news.wait_for(lambda: question.path in self._answers)
+            return self._answers[question.path]
+
+    def _hear(self) -> None:
+        while True:
+            answers = self._pipe.recv()
+            with self._news:
+                self._answers.update(answers)
+                self._news.notify_all()
