@@ -1,8 +1,9 @@
 """A run with gates in a process of its own: it tells what is asked, and is told the answers.
 
-There are four ways for an answer to come in. `journal`: it is written into the journal, then the
-run goes on. `command`: the graph is invoked with `Command(resume=...)`. `resume`: it is given to
-`run_generation(resume=...)`. `person`: a function of the run waits for it.
+There are five ways for an answer to come in. `journal`: it is written into the journal, then the
+graph goes on. `answers`: it is given to `resume_graph`. `command`: the graph is invoked with
+`Command(resume=...)`. `resume`: it is given to `run_generation(resume=...)`. `person`: a function
+that `run_generation` was given waits for it.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from multiprocessing.connection import Connection
 from typing import Any, Literal
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command, Durability
-from tests.crash.doomed import AskingModel, Line, Order, Tell, begun, ended, kept, telling
+from tests.crash.doomed import AskingModel, Line, Order, Tell, ended, kept, telling
 from tests.crash.trees import gated
 
 from mergepoint import (
@@ -27,6 +29,7 @@ from mergepoint import (
     Recorder,
     RunContext,
     compile_graph,
+    resume_graph,
     run_generation,
 )
 from mergepoint.record.questions import answer_questions
@@ -36,11 +39,11 @@ from mergepoint.run.graph import Graph
 
 Saver = BaseCheckpointSaver[Any]
 Kind = Literal["sqlite", "postgresql", "none"]
-Way = Literal["journal", "command", "resume", "person"]
+Way = Literal["journal", "answers", "command", "resume", "person"]
 WAYS: Mapping[Kind, tuple[Way, ...]] = {
-    "sqlite": ("journal", "command"),
-    "postgresql": ("journal", "command"),
-    "none": ("journal", "resume", "person"),
+    "sqlite": ("journal", "answers", "command"),
+    "postgresql": ("journal", "answers", "command"),
+    "none": ("journal", "answers", "resume", "person"),
 }
 
 
@@ -58,29 +61,29 @@ def attend(order: Attended, pipe: Connection) -> None:
     """Run the tree with gates to its end, and tell what is asked on the way."""
 
     def work(tell: Tell) -> Any:
-        if order.saver == "none":
-            return _Unsaved(order, pipe, tell).ran()
+        if order.way in ("resume", "person"):
+            return _Generation(order, pipe, tell).ran()
         with saver_at(order.saver, order.checkpoints) as saver:
-            return _Saved(order, pipe, tell, saver).ran()
+            return _Compiled(order, pipe, tell, saver).ran()
 
     telling(Tell(pipe), work)
 
 
 @contextmanager
-def saver_at(kind: Kind, address: str) -> Iterator[Saver]:
-    """Give the saver at an address, ready to use."""
-    if kind == "sqlite":
+def saver_at(kind: Kind, address: str) -> Iterator[Saver | None]:
+    """Give the saver at an address."""
+    if kind == "none":
+        yield None
+    elif kind == "sqlite":
         with SqliteSaver.from_conn_string(address) as saver:
             yield saver
-        return
-    from langgraph.checkpoint.postgres import PostgresSaver
-
-    with PostgresSaver.from_conn_string(address) as saver:
-        yield saver
+    else:
+        with PostgresSaver.from_conn_string(address) as saver:
+            yield saver
 
 
 class _Run:
-    """What is the same with and without a saver."""
+    """What is the same for graphs and for `run_generation`."""
 
     def __init__(self, order: Attended, pipe: Connection, tell: Tell) -> None:
         ask = Line(order.url, order.attempt, tell)
@@ -104,10 +107,10 @@ class _Run:
             self.tell("kept", path)
 
 
-class _Saved(_Run):
-    """A compiled graph with a saver, which stops at gates by `interrupt()`."""
+class _Compiled(_Run):
+    """A compiled graph with a journal, which stops at gates by `interrupt()`."""
 
-    def __init__(self, order: Attended, pipe: Connection, tell: Tell, saver: Saver) -> None:
+    def __init__(self, order: Attended, pipe: Connection, tell: Tell, saver: Saver | None) -> None:
         super().__init__(order, pipe, tell)
         self._graph: Graph = compile_graph(
             self.tree,
@@ -117,32 +120,47 @@ class _Saved(_Run):
             journal=self.store,
         )
         ids = {"thread_id": order.run, "mergepoint_run_id": order.run}
-        self._config: Any = {
-            "configurable": ids,
-            "callbacks": [Recorder(on_event=kept(tell))],
-        }
+        self._config: Any = {"configurable": ids, "callbacks": [Recorder(on_event=kept(tell))]}
+        self._by_thread = saver is not None and order.way != "answers"
 
     def ran(self) -> Any:
         """Go on until no question is open; give the end."""
-        found = self._graph.get_state(self._config)
-        if found.created_at is not None and not found.next:
-            return ended(found.values["messages"], found.values["outputs"])
-        given: Any = None if found.next else {"messages": []}
-        while True:
-            state = self._graph.invoke(given, self._config, durability=self.order.durability)
-            pending = {one.value["path"]: one.id for one in state.get("__interrupt__", ())}
-            if not pending:
-                return ended(state["messages"], state["outputs"])
+        state = self._begun()
+        while pending := {one.value["path"]: one.id for one in state.get("__interrupt__", ())}:
             answers = self.answers(pending)
             if self.order.way == "command":
-                given = Command(resume={pending[path]: answers[path] for path in answers})
+                resume = {pending[path]: answers[path] for path in answers}
+                state = self._invoked(Command(resume=resume))
+            elif self.order.way == "answers":
+                state = resume_graph(self._graph, self._config, answers=answers)
             else:
-                given = None
                 self.write(answers)
+                state = self._gone_on()
+        return ended(state["messages"], state["outputs"])
+
+    def _begun(self) -> dict[str, Any]:
+        """Begin the run, or go on with it, as a server does that does not know of a crash."""
+        if self._by_thread:
+            found = self._graph.get_state(self._config)
+            if found.values and not found.next:
+                return dict(found.values)
+            return self._invoked(None if found.next else {"messages": []})
+        if not self.store.has(self.order.run):
+            return self._invoked({"messages": []})
+        return self._gone_on()
+
+    def _gone_on(self) -> dict[str, Any]:
+        if self._by_thread:
+            return self._invoked(None)
+        return resume_graph(self._graph, self._config)
+
+    def _invoked(self, given: Any) -> dict[str, Any]:
+        durability = self.order.durability if self._graph.checkpointer else None
+        return dict(self._graph.invoke(given, self._config, durability=durability))
 
 
-class _Unsaved(_Run):
-    """A run without a checkpointer: its journal is all there is."""
+class _Generation(_Run):
+    """A run of `run_generation`, which raises where nobody answers."""
 
     def ran(self) -> Any:
         """Go on until no question is open; give the end."""
@@ -151,11 +169,7 @@ class _Unsaved(_Run):
             try:
                 return self._run(answerer)
             except GateOpen as error:
-                answers = self.answers(question.path for question in error.questions)
-            if self.order.way == "resume":
-                answerer = answers
-            else:
-                self.write(answers)
+                answerer = self.answers(question.path for question in error.questions)
 
     def _run(self, answerer: Any) -> Any:
         run = self.order.run
@@ -165,7 +179,7 @@ class _Unsaved(_Run):
             ctx=RunContext(run_id=run, recorder=Recorder(on_event=kept(self.tell))),
             runs=self.store,
             form=self.order.form,
-            resume=run if begun(self.store, run) else None,
+            resume=run if self.store.has(run) else None,
             answerer=answerer,
         )
         return ended(done.messages, done.outputs)

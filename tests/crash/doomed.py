@@ -23,9 +23,6 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from tests.crash.trees import Ask, Said, turning
 
 from mergepoint import Event, Recorder, RunContext, arun_generation, run_generation
-from mergepoint.record.lines import JournalError
-from mergepoint.record.record import CallRecord
-from mergepoint.record.store import Store
 from mergepoint.record.store_at import store_at
 from mergepoint.run.graph import Form
 
@@ -151,32 +148,10 @@ def _run(order: Order, tell: Tell) -> Any:
         "ctx": RunContext(run_id=order.run, recorder=Recorder(on_event=kept(tell))),
         "runs": store,
         "form": order.form,
-        "resume": order.run if begun(store, order.run) else None,
+        "resume": order.run if store.has(order.run) else None,
     }
     if order.on_loop:
         done = asyncio.run(arun_generation(turning(ask), **options))
     else:
         done = run_generation(turning(ask), **options)
     return ended(done.messages, done.outputs)
-
-
-def begun(store: Store, run: str) -> bool:
-    """Say whether there is a run to go on with; what is left of a header is cleared away."""
-    if records_in(store, run) is not None:
-        return True
-    folder = store.folder_of(run)
-    if folder is not None:
-        (folder / "journal.jsonl").unlink(missing_ok=True)
-    return False
-
-
-def records_in(store: Store, run: str) -> tuple[CallRecord, ...] | None:
-    """Give the records of a run that are whole; None where not even its header is."""
-    if run not in store.runs():
-        return None
-    try:
-        return store.read(run)[1]
-    except JournalError as error:
-        if "does not hold a whole header" not in str(error):
-            raise
-        return None

@@ -65,8 +65,9 @@ class Person:
         return {path: decision_at(path) for path in some}
 
     def situation(self, answered: Collection[str]) -> str:
-        """Say what was under way when the process was killed."""
-        if self._going - set(answered):
+        """Say what was under way when the process was killed, and count answers that were."""
+        if going := self._going - set(answered):
+            self._survey.on_their_way += len(going)
             return "an answer on its way"
         return "asked" if self.open else "calls under way"
 

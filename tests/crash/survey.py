@@ -66,13 +66,14 @@ class Asked(Survey):
 
     `questions` is how many there were to answer, `asked` how often somebody was asked. `twice`
     counts questions after their answer had been taken; `second` those that were asked again
-    because the process was killed with the answer on its way. `swapped` are answers on record
-    at another gate than they were for.
+    because the process was killed with the answer on its way, which `on_their_way` counts.
+    `swapped` are answers on record at another gate than they were for.
     """
 
     questions: int = 0
     asked: int = 0
     twice: int = 0
+    on_their_way: int = 0
     second: int = 0
     swapped: int = 0
 
