@@ -16,7 +16,6 @@ from multiprocessing.connection import Connection
 from typing import Any, Literal
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command, Durability
 from tests.crash.doomed import AskingModel, Line, Order, Tell, ended, kept, telling
@@ -78,6 +77,8 @@ def saver_at(kind: Kind, address: str) -> Iterator[Saver | None]:
         with SqliteSaver.from_conn_string(address) as saver:
             yield saver
     else:
+        from langgraph.checkpoint.postgres import PostgresSaver  # the others do without it
+
         with PostgresSaver.from_conn_string(address) as saver:
             yield saver
 

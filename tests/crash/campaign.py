@@ -116,14 +116,14 @@ class Campaign:
                 killed.append(Killed(came, records))
                 self.hit(process, records)
         survey.runs += 1
-        survey.lost += _gone(killed, records)
-        _count_repeats(killed, served, survey)
+        survey.lost += gone(killed, records)
+        repeated(killed, served, survey)
         undisturbed = self.calm(run)
         survey.calls += len(undisturbed.asked)
         survey.wrong += [f"{run}: {said}" for said in self.wrong(run, ends[0], undisturbed)]
 
 
-def _gone(killed: Sequence[Killed], records: Iterable[CallRecord]) -> int:
+def gone(killed: Sequence[Killed], records: Iterable[CallRecord]) -> int:
     """Count the records that were there at a kill and are not at the end."""
     there = {_known(record) for one in killed for record in one.records}
     return len(there - {_known(record) for record in records})
@@ -133,7 +133,7 @@ def _known(record: CallRecord) -> tuple[str, str, str, str]:
     return (record.path, record.request, record.response, str(record.value))
 
 
-def _count_repeats(killed: Sequence[Killed], served: Served, survey: Survey) -> None:
+def repeated(killed: Sequence[Killed], served: Served, survey: Survey) -> None:
     """Count what the server was asked more than once, by what was known when it was."""
     for key, attempts in served.asked.items():
         for after in attempts[1:]:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from langgraph.checkpoint.postgres import PostgresSaver
 from tests.crash.attended import Kind
 from tests.record.places import place_of
 
@@ -17,6 +16,8 @@ def checkpoints_at(kind: Kind, folder: Path) -> Iterator[str]:
     if kind != "postgresql":
         yield str(folder / "checkpoints.db")
         return
+    from langgraph.checkpoint.postgres import PostgresSaver  # the others do without it
+
     with place_of(kind, folder) as place:
         address = place.address.replace("+psycopg", "")
         with PostgresSaver.from_conn_string(address) as saver:

@@ -17,7 +17,6 @@ from tests.crash.survey import Asked
 from tests.crash.trees import gated
 
 from mergepoint.record.export import transcript_of
-from mergepoint.record.store_at import store_at
 
 LONGEST = 0.7
 """Seconds within which a process is killed that is killed whatever it does."""
@@ -40,7 +39,7 @@ class GateCampaign(Campaign):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._store = store_at(self.runs)
+        self.chance.seed(f"{self.seed} {self.form} {self.saver} {self.way}")
         self._person = Person(self.chance, self.survey, all_listed=self.way != "person")
 
     def start(self, url: str, run: str, attempt: int) -> Doomed:

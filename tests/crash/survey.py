@@ -106,8 +106,8 @@ def _most(last: Counter[str]) -> str:
 
 
 def bars(rows: Sequence[tuple[str, int]]) -> Iterator[str]:
-    """Give a line for each row: its label, a bar, its number."""
+    """Give a line for each row: its label, a bar of a sign each where there is room, its number."""
     wide = max((len(label) for label, _ in rows), default=0)
-    most = max((number for _, number in rows), default=1)
+    scale = max(1.0, max((number for _, number in rows), default=1) / WIDEST)
     for label, number in rows:
-        yield f"{label:<{wide}}  {'#' * -(-WIDEST * number // most)} {number}"
+        yield f"{label:<{wide}}  {'#' * max(1, round(number / scale))} {number}"
