@@ -1,9 +1,10 @@
 """A run with gates in a process of its own: it tells what is asked, and is told the answers.
 
-There are five ways for an answer to come in. `journal`: it is written into the journal, then the
-graph goes on. `answers`: it is given to `resume_graph`. `command`: the graph is invoked with
-`Command(resume=...)`. `resume`: it is given to `run_generation(resume=...)`. `person`: a function
-that `run_generation` was given waits for it.
+There are six ways for an answer to come in. `journal`: who answers writes it into the journal, and
+the graph goes on. `told`: the process of the run is told it, and does the same. `answers`: it gives
+it to `resume_graph`. `command`: it invokes the graph with `Command(resume=...)`. `resume`: it gives
+it to `run_generation(resume=...)`. `person`: a function that `run_generation` was given waits for
+it.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ from mergepoint.run.graph import Graph
 
 Saver = BaseCheckpointSaver[Any]
 Kind = Literal["sqlite", "postgresql", "none"]
-Way = Literal["journal", "answers", "command", "resume", "person"]
+Way = Literal["journal", "told", "answers", "command", "resume", "person"]
 WAYS: Mapping[Kind, tuple[Way, ...]] = {
-    "sqlite": ("journal", "answers", "command"),
-    "postgresql": ("journal", "answers", "command"),
-    "none": ("journal", "answers", "resume", "person"),
+    "sqlite": ("journal", "told", "answers", "command"),
+    "postgresql": ("journal", "told", "answers", "command"),
+    "none": ("journal", "told", "answers", "resume", "person"),
 }
 
 
@@ -135,7 +136,8 @@ class _Compiled(_Run):
             elif self.order.way == "answers":
                 state = resume_graph(self._graph, self._config, answers=answers)
             else:
-                self.write(answers)
+                if self.order.way == "told":
+                    self.write(answers)
                 state = self._gone_on()
         return ended(state["messages"], state["outputs"])
 

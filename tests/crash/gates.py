@@ -13,10 +13,12 @@ from tests.crash.campaign import Campaign, Records
 from tests.crash.expected import Calm, calm, differences, lacks
 from tests.crash.person import Person, decision_at
 from tests.crash.process import Doomed
+from tests.crash.served import answer_to
 from tests.crash.survey import Asked
 from tests.crash.trees import gated
 
 from mergepoint.record.export import transcript_of
+from mergepoint.record.questions import answer_questions
 
 LONGEST = 0.7
 """Seconds within which a process is killed that is killed whatever it does."""
@@ -46,6 +48,7 @@ class GateCampaign(Campaign):
         """Start a process that goes on with a run."""
         if attempt == 0:
             self._person.begin()
+        self._run_id = run
         return Doomed(
             attend,
             Attended(
@@ -113,6 +116,10 @@ class GateCampaign(Campaign):
             times -= 1
             if fate == "asked" and not times:
                 return
-            process.say(person.answers())
+            answers = person.answers()
+            if self.way == "journal":
+                answer_questions(self._store, self._run_id, gated(answer_to), answers)
+                person.knows(answers)
+            process.say(answers)
             if fate == "answered" and not times:
                 return

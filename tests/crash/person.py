@@ -39,9 +39,9 @@ class Person:
 
     def goes_on(self, answered: Collection[str]) -> None:
         """Turn to the next process of the run; what is on record was taken."""
-        self._taken |= set(answered)
         self._heard = 0
         self._going: set[str] = set()
+        self.knows(answered)
         self.open: list[str] = []
 
     def hear(self, told: Sequence[tuple[str, Any]]) -> bool:
@@ -63,6 +63,11 @@ class Person:
         self._going |= set(some)
         self.open = [] if self._all_listed else [path for path in self.open if path not in some]
         return {path: decision_at(path) for path in some}
+
+    def knows(self, answered: Collection[str]) -> None:
+        """Learn that answers were taken."""
+        self._taken |= set(answered)
+        self._going -= set(answered)
 
     def situation(self, answered: Collection[str]) -> str:
         """Say what was under way when the process was killed, and count answers that were."""

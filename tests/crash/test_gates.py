@@ -52,7 +52,7 @@ def test_the_tree_asks_six_questions_at_five_gates() -> None:
 
 
 @pytest.mark.parametrize(
-    ("saver", "way"), [("sqlite", "command"), ("sqlite", "journal"), ("none", "answers")]
+    ("saver", "way"), [("sqlite", "command"), ("sqlite", "journal"), ("none", "told")]
 )
 def test_a_killed_run_asks_nobody_twice(
     tmp_path: Path, saver: Kind, way: Way, form: Form, record_property: Record
@@ -70,4 +70,4 @@ def test_many_killed_runs_ask_nobody_twice(
 ) -> None:
     """With each saver and none, in each way an answer can come in, the same holds for 15 kills."""
     survey = surveyed(15, tmp_path, saver, way, form, record_property)
-    assert survey.second <= survey.on_their_way
+    assert survey.second <= (0 if way == "journal" else survey.on_their_way)
