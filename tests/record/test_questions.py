@@ -7,9 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
 from tests.record.places import Place, place_of
 
-from mergepoint import Block, Gate, GateOpen, Loop, RunContext, Step, StepError, run_generation
+from mergepoint import (
+    Block,
+    Gate,
+    GateOpen,
+    Loop,
+    RunContext,
+    Step,
+    StepError,
+    compile_graph,
+    run_generation,
+)
+from mergepoint.record.file_store import FileStore
 from mergepoint.record.lines import JournalError
 from mergepoint.record.questions import answer_questions, open_questions
 from mergepoint.record.store import Store
@@ -76,6 +89,26 @@ def test_what_is_answered_is_not_asked_again(place: Place) -> None:
     assert outputs["a"] == "A"
     assert outputs["z.ok"] == outputs["line.ok"] == {"decision": "approve", "feedback": ""}
     assert asked(store) == []
+
+
+def test_a_part_of_a_tree_in_a_host_is_answered(tmp_path: Path) -> None:
+    """The questions of a part that runs in a host's node are found by the node's name."""
+    work = Block([Step("A.", name="a"), Block([gate("b")], name="in")], name="work")
+    builder: StateGraph[Any, Any, Any, Any] = StateGraph(MessagesState)
+    model = ScriptedModel(["text"])
+    builder.add_node("refine", compile_graph(work, model=model, at="work/in", journal=tmp_path))
+    builder.add_edge(START, "refine")
+    host = builder.compile(checkpointer=InMemorySaver())
+    thread: Any = {"configurable": {"thread_id": "t"}}
+    host.invoke({"messages": []}, thread)
+    store = FileStore(tmp_path)
+    [run_id] = store.runs()
+    [found] = open_questions(*store.read(run_id), work, host="refine")
+    assert (run_id, found.path) == ("t.refine", "work/in/b")
+    answer_questions(store, run_id, work, {found.path: "approve"}, host="refine")
+    assert [str(m.text) for m in host.invoke(None, thread)["messages"]] == ["text"]
+    with pytest.raises(LookupError, match="no node at 'work/in'"):
+        open_questions(*store.read(run_id), gate("b"))
 
 
 @pytest.mark.parametrize(

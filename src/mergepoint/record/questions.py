@@ -19,7 +19,7 @@ from mergepoint.record.replay import replay
 from mergepoint.record.request import Digests
 from mergepoint.record.store import Store
 from mergepoint.tree.decision import Decision, Question
-from mergepoint.tree.node import Node, Order
+from mergepoint.tree.node import Node, Order, find
 
 
 def open_questions(
@@ -29,19 +29,22 @@ def open_questions(
 
     They follow from the journal alone; nothing is run. `host` holds the names of a host's nodes
     around the run's graph, as its records do.
+
+    Raises LookupError for a tree in which there is no such node as the run began with.
     """
     own = [record for record in records if record.key.host == host]
     at = str(header.tree["path"])
+    part = find(tree, at)
     seen = replay(
         own,
-        tree,
+        part,
         base=State(header.messages),
         at=at,
         inputs=header.inputs,
         seed=header.seed,
     )
     answered = {record.path for record in own if record.answered}
-    digests, order = Digests(), Order(tree, at)
+    digests, order = Digests(), Order(part, at)
     asked = [
         replace(
             question,
