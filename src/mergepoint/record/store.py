@@ -16,6 +16,10 @@ from mergepoint.record.redact import Redact
 Sync = Literal["edges", "record"]
 
 
+class UnknownRun(JournalError):
+    """A run that a store does not have."""
+
+
 class RunJournal(Journal, Protocol):
     """The journal of one run, held by one process until it is closed."""
 
@@ -84,11 +88,11 @@ def checked_sync(sync: Sync) -> Sync:
     return sync
 
 
-def unknown_run(place: object, run_id: str, known: Iterable[str]) -> JournalError:
+def unknown_run(place: object, run_id: str, known: Iterable[str]) -> UnknownRun:
     """Give the error for a run that a store does not have."""
     known = tuple(known)
     there = f"the newest are: {', '.join(known[:5])}" if known else "there are none yet"
-    return JournalError(f"there is no run {run_id!r} in {place}{nearest(run_id, known)}; {there}")
+    return UnknownRun(f"there is no run {run_id!r} in {place}{nearest(run_id, known)}; {there}")
 
 
 def known_run(place: object, run_id: str) -> JournalError:

@@ -31,7 +31,6 @@ from mergepoint.run.journaled import (
     start_journal,
 )
 from mergepoint.run.runner import ChatRunner
-from mergepoint.run.spending import Spending
 from mergepoint.tree.budget import Budget
 from mergepoint.tree.check import as_tree
 from mergepoint.tree.decision import Answerer
@@ -94,6 +93,7 @@ def run_generation(
     answerer: Answerer | Mapping[str, Any] | None = None,
     budget: Budget | Mapping[str, Any] | None = None,
     prices: Mapping[str, Price] | None = None,
+    runner: ChatRunner | None = None,
 ) -> Generation:
     """Run a tree and write `<runs>/<run_id>/` with journal.jsonl and transcript.json.
 
@@ -112,7 +112,8 @@ def run_generation(
 
     `budget` (a Budget or a mapping of its fields) is for the whole run: of a resumed one what it
     used before counts, answers that were taken over do not. `prices` stand over those of
-    genai-prices, by `provider:name` or glob.
+    genai-prices, by `provider:name` or glob. A `runner` of one's own compiles each tree once for
+    many runs, and stands for `model`, `form`, `view`, `budget` and `prices`.
 
     Raises what a step raises, with `ctx.error` set; TreeError for a tree that differs from the
     one to be resumed, and for models without a price under a budget in USD; BudgetExceeded;
@@ -120,10 +121,9 @@ def run_generation(
     that cannot be read or is being written.
     """
     origin = _Origin(resume, reuse, replay)
-    runner = ChatRunner(model, form=form, view=view, budget=budget, prices=prices)
-    calls = Calls(model, view=view, spending=Spending(budget, prices))
+    runner = runner or ChatRunner(model, form=form, view=view, budget=budget, prices=prices)
     ctx = _given(ctx, inputs, messages, answerer, resumed=resume is not None)
-    home = _prepared(tree, calls, ctx, store_at(runs), origin)
+    home = _prepared(tree, runner.calls(), ctx, store_at(runs), origin)
     try:
         runner.run(ctx, tree)
     finally:
@@ -147,13 +147,13 @@ async def arun_generation(
     answerer: Answerer | Mapping[str, Any] | None = None,
     budget: Budget | Mapping[str, Any] | None = None,
     prices: Mapping[str, Price] | None = None,
+    runner: ChatRunner | None = None,
 ) -> Generation:
     """Do what `run_generation` does, on an event loop."""
     origin = _Origin(resume, reuse, replay)
-    runner = ChatRunner(model, form=form, view=view, budget=budget, prices=prices)
-    calls = Calls(model, view=view, spending=Spending(budget, prices))
+    runner = runner or ChatRunner(model, form=form, view=view, budget=budget, prices=prices)
     ctx = _given(ctx, inputs, messages, answerer, resumed=resume is not None)
-    home = _prepared(tree, calls, ctx, store_at(runs), origin)
+    home = _prepared(tree, runner.calls(), ctx, store_at(runs), origin)
     try:
         await runner.arun(ctx, tree)
     finally:

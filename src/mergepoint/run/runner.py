@@ -145,6 +145,11 @@ class ChatRunner:
         self.run_steps(ctx, [step])
         return ctx.transcript().records[-1].response
 
+    def calls(self, spending: Spending | None = None) -> Calls:
+        """Give the calls of a run, none made yet."""
+        spending = spending or Spending(self._budget, self._prices)
+        return Calls(self._model, view=self._view, spending=spending)
+
     def _graph(self, tree: Node) -> Graph:
         known = self._graphs.pop(id(tree), None)
         if known is None:
@@ -168,7 +173,7 @@ class ChatRunner:
         path = root_path(tree)
         spending = Spending(self._budget, self._prices)
         if self._budget is not None or budgets_of(tree, path):
-            Calls(self._model, view=self._view, spending=spending).made_for(tree, path)
+            self.calls(spending).made_for(tree, path)
         return spending
 
     def _purse(self, ctx: RunContext, turn: Turn) -> Purse:
