@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 
@@ -78,8 +78,10 @@ def holding(path: Path, *, what: str, patience: float = 0) -> Iterator[None]:
 
 
 def let_go(file: FileIO, path: Path) -> None:
-    """Let go of a lock file, and remove it."""
-    path.unlink(missing_ok=True)
+    """Let go of a lock file, and remove it, unless another one stands in its place by now."""
+    with suppress(FileNotFoundError):
+        if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            path.unlink()
     release(file)
     file.close()
 

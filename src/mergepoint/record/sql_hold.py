@@ -59,8 +59,8 @@ def _by_file(_: Database, connection: sql.Connection, name: str, what: str) -> C
         file = hold_at(path, what=f"the {what}")
     except OSError as error:
         raise JournalError(
-            f"cannot make the lock of the {what}, {path}: {error.strerror}; let the database be in a "
-            "folder that can be written"
+            f"cannot make the lock of the {what}, {path}: {error.strerror}; let the database be in "
+            "a folder that can be written"
         ) from error
     return partial(let_go, file, path)
 

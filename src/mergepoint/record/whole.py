@@ -10,7 +10,8 @@ from pathlib import Path
 def write_whole(path: Path, data: bytes, *, flush: bool = True) -> Path:
     """Write a file beside its place, flush it, and let it take the place at once; give the path.
 
-    What can be worked out again need not be flushed. Raises OSError, and leaves what was there, where it cannot be written.
+    What can be worked out again need not be flushed. Raises OSError, and leaves what was there,
+    where it cannot be written.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.part")
     try:
