@@ -81,7 +81,11 @@ def plain_of(value: Any) -> dict[str, Any]:
 
 def _read(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
     wanted = (one for one in fields(kind) if one.name in data or one.default is MISSING)
-    return {one.name: _READERS.get(one.name, _text)(data[one.name]) for one in wanted}
+    return {one.name: _reader(one.name)(data[one.name]) for one in wanted}
+
+
+def _reader(name: str) -> Callable[[Any], Any]:
+    return _READERS.get(name, _text)
 
 
 def _same(value: Any) -> Any:
@@ -106,6 +110,10 @@ def _role(value: Any) -> str:
     return str(value)
 
 
+def _type(value: Any) -> StepType:
+    return StepType(value)
+
+
 def _texts(value: Any) -> tuple[str, ...]:
     return tuple(map(_text, value))
 
@@ -120,7 +128,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "attempt": _number,
     "exit_code": _number,
     "repaired": _number,
-    "type": lambda value: StepType(value),
+    "type": _type,
     "created_at": lambda value: datetime.fromisoformat(_text(value)),
     "changed": _texts,
     "error": _error,

@@ -20,10 +20,11 @@ from mergepoint.record.hold import Replaced, hold, holding, release
 from mergepoint.record.lines import decode, encode
 from mergepoint.record.redact import Redact
 from mergepoint.record.store import Sync
-from mergepoint.record.whole import write_whole
 from mergepoint.session.entry import Entry, SessionHeader, entry_to_plain
+from mergepoint.session.file_mending import FileMending, told, write_snapshot
 from mergepoint.session.log import (
     PATIENCE,
+    REPAIR,
     Appended,
     Mark,
     as_session_errors,
@@ -31,14 +32,9 @@ from mergepoint.session.log import (
     header_at,
 )
 
-SNAPSHOT = "session.yaml"
 RUNS = "runs"
 _TURN = "turn.lock"
 _BLOCK = 8192
-_REPAIR = (
-    "mergepoint.session.repair.repair_session keeps every line that can be read, and a copy of the "
-    "file as it is"
-)
 
 
 class FileLog:
@@ -62,7 +58,7 @@ class FileLog:
         if not first.endswith(b"\n"):
             raise SessionError(
                 f"{self.journal} does not hold a whole header, with which every session begins: it "
-                f"was damaged, and is not taken for an empty one; {_REPAIR}"
+                f"was damaged, and is not taken for an empty one; {REPAIR}"
             )
         plain = self._decoded("line 1", first)
         return header_at(self.place, self.folder.name, plain), Mark(len(first), 1, first)
@@ -101,6 +97,16 @@ class FileLog:
         file = self._held()
         try:
             yield _FileTurnstile(self, file, mark, flush=flush or self._sync == "record")
+        finally:
+            release(file)
+            file.close()
+
+    @contextmanager
+    def mending(self) -> Iterator[FileMending]:
+        """Hold the file to look at its lines and to write it anew."""
+        file = self._held()
+        try:
+            yield FileMending(self.folder, file)
         finally:
             release(file)
             file.close()
@@ -166,17 +172,8 @@ class FileLog:
         except (ValueError, RecursionError) as error:
             raise SessionError(
                 f"{self.journal}, {where}: {error}; the file was changed after it was "
-                f"written. {_REPAIR}"
+                f"written. {REPAIR}"
             ) from error
-
-
-@contextmanager
-def told(path: Path, act: str) -> Iterator[None]:
-    """Let what the system says of a file be an error of the session."""
-    try:
-        yield
-    except OSError as error:
-        raise SessionError(f"cannot {act} {path}: {error.strerror}") from error
 
 
 class _FileTurnstile:
@@ -214,11 +211,4 @@ class _FileTurnstile:
 
     def settle(self, snapshot: Callable[[Mark], str]) -> None:
         """Write the snapshot in place of the last one; nobody overtakes it with an older one."""
-        path = self._log.folder / SNAPSHOT
-        try:
-            write_whole(path, snapshot(self._mark).encode(), flush=False)
-        except OSError as error:
-            raise SessionError(
-                f"cannot write {path}: {error.strerror}. Nothing is lost: the journal beside it "
-                "holds everything; make room, and the next turn writes it"
-            ) from error
+        write_snapshot(self._log.folder, snapshot(self._mark))

@@ -16,7 +16,8 @@ from mergepoint.record.redact import Redact
 from mergepoint.record.store import Sync, checked_sync
 from mergepoint.record.whole import flush_folder, write_whole
 from mergepoint.session.entry import Entry, SessionHeader, entry_to_plain
-from mergepoint.session.file_log import SNAPSHOT, FileLog, told
+from mergepoint.session.file_log import FileLog
+from mergepoint.session.file_mending import SNAPSHOT, told
 from mergepoint.session.log import PATIENCE, as_session_errors
 from mergepoint.session.memory import SessionMemory
 from mergepoint.session.session_id import checked_session_id, new_session_id

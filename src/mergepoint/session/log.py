@@ -13,6 +13,10 @@ from mergepoint.record.redact import Redact
 from mergepoint.record.store import Store
 from mergepoint.session.entry import FORMAT, Entry, SessionHeader, entry_from_plain
 
+REPAIR = (
+    "mergepoint.session.repair.repair_session keeps every line that can be read, and beside it "
+    "what there was"
+)
 PATIENCE = 30.0
 """Seconds that a writer waits for others, each of which writes for milliseconds."""
 
@@ -51,6 +55,35 @@ class Turnstile(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a log as it is kept: where it stands, its bytes; None for one that is missing."""
+
+    where: str
+    data: bytes | None
+
+
+class Mending(Protocol):
+    """A log that is held to be written anew."""
+
+    @property
+    def lines(self) -> Sequence[Line]:
+        """Give all lines, the header first; a last one without its end was not written whole."""
+        ...
+
+    def rewrite(self, header: SessionHeader, entries: Sequence[Entry]) -> str:
+        """Put others in place of the lines, all at once; say where those are kept that were."""
+        ...
+
+    def settle(self, snapshot: Callable[[Mark], str]) -> None:
+        """Keep a snapshot of all lines, where the log has a place for one."""
+        ...
+
+    def snapshot(self) -> tuple[int, str] | None:
+        """Give how many bytes of the log its snapshot is of, and its text; None without one."""
+        ...
+
+
 class SessionLog(Protocol):
     """The log of one session. Each method raises SessionError, with the way out."""
 
@@ -77,6 +110,10 @@ class SessionLog(Protocol):
 
         With `flush` what is appended outlives a loss of power.
         """
+        ...
+
+    def mending(self) -> AbstractContextManager[Mending]:
+        """Hold the log to look at its lines and to write it anew; others wait."""
         ...
 
     def turn(self) -> AbstractContextManager[None]:

@@ -12,6 +12,7 @@ from mergepoint.core.errors import SessionError
 from mergepoint.core.path import nearest
 from mergepoint.record.redact import Redact
 from mergepoint.session.entry import Entry, SessionHeader
+from mergepoint.session.log import SessionLog
 from mergepoint.session.memory import SessionMemory
 from mergepoint.session.message import SessionMessage
 
@@ -52,6 +53,10 @@ class Sessions(Protocol):
 
     def begin(self, header: SessionHeader, entries: Iterable[Entry]) -> SessionMemory:
         """Begin a session with what it holds already, all or nothing, as an import does."""
+        ...
+
+    def log(self, session_id: str) -> SessionLog:
+        """Give the log of a session, there or not. Raises SessionError for an id that is none."""
         ...
 
     def sessions(self) -> Sequence[SessionBrief]:

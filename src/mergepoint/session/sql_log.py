@@ -8,55 +8,40 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import sqlalchemy as sql
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import IntegrityError
 
 from mergepoint.core.errors import SessionError
-from mergepoint.record.lines import decode, encode
+from mergepoint.record.lines import decode
 from mergepoint.record.redact import Redact
 from mergepoint.record.sql_database import Database
 from mergepoint.record.sql_hold import hold_run
-from mergepoint.record.sql_journal import row
 from mergepoint.record.sql_store import SqlStore
 from mergepoint.record.store import Sync
-from mergepoint.session.entry import Entry, SessionHeader, entry_to_plain
+from mergepoint.session.entry import Entry, SessionHeader
 from mergepoint.session.log import (
     PATIENCE,
+    REPAIR,
     Appended,
     Mark,
     as_session_errors,
     entry_at,
     header_at,
 )
-
-_TABLES = sql.MetaData()
-SESSIONS = sql.Table(
-    "mergepoint_sessions",
-    _TABLES,
-    sql.Column("session_id", sql.String, primary_key=True),
-    sql.Column("format", sql.String, nullable=False),
-    sql.Column("created_at", sql.String, nullable=False),
-    sql.Column("checksum", sql.String(8), nullable=False),
-    sql.Column("header", sql.LargeBinary, nullable=False),
-)
-ENTRIES = sql.Table(
-    "mergepoint_session_entries",
-    _TABLES,
-    sql.Column("session_id", sql.ForeignKey(SESSIONS.c.session_id), primary_key=True),
-    sql.Column("n", sql.Integer, primary_key=True, autoincrement=False),
-    sql.Column("checksum", sql.String(8), nullable=False),
-    sql.Column("body", sql.LargeBinary, nullable=False),
+from mergepoint.session.sql_mending import SqlMending
+from mergepoint.session.sql_tables import (
+    ENTRIES,
+    entries_of,
+    header_of,
+    rows_of,
+    set_up,
+    transaction,
 )
 
-_RESTORE = "it was changed after it was written: restore the row from a backup"
-
-
-def session_tables(address: str | sql.URL | sql.Engine) -> Database:
-    """Give the database of sessions at an address. Raises what Database raises."""
-    return Database(address, tables=_TABLES)
+_RESTORE = f"it was changed after it was written: restore it from a backup, or {REPAIR}"
 
 
 class SqlLog:
@@ -85,7 +70,7 @@ class SqlLog:
             self.database.connected() as connection,
             self.database.told("read"),
         ):
-            found = connection.execute(self._header()).one_or_none()
+            found = connection.execute(header_of(self.session_id)).one_or_none()
         if found is None:
             raise SessionError(f"{self.place} is gone; it was deleted since it was opened")
         plain = self._decoded("its header", found.checksum, found.header)
@@ -110,15 +95,14 @@ class SqlLog:
     @contextmanager
     def alone(self, mark: Mark, *, flush: bool) -> Iterator[_SqlTurnstile]:
         """Hold the session for an append; others wait."""
-        database = self.database
-        with as_session_errors(), database.connected() as connection, ExitStack() as stack:
-            with database.told("lock a session in"):
-                if database.kind == "sqlite":
-                    set_up(connection, flush=flush or self._sync == "record")
-                commit = stack.enter_context(transaction(connection))
-                if database.kind == "postgresql":
-                    _lock(connection, self.session_id)
+        with as_session_errors(), self._locked(flush=flush) as (connection, commit):
             yield _SqlTurnstile(self, connection, commit, mark)
+
+    @contextmanager
+    def mending(self) -> Iterator[SqlMending]:
+        """Hold the session to look at its rows and to write it anew."""
+        with as_session_errors(), self._locked(flush=True) as (connection, commit):
+            yield SqlMending(self.database, self.session_id, connection, commit)
 
     @contextmanager
     def turn(self) -> Iterator[None]:
@@ -138,8 +122,8 @@ class SqlLog:
     def read(self, connection: sql.Connection, mark: Mark) -> Appended:
         """Give what was appended since, over a connection."""
         with self.database.told("read"):
-            first = connection.execute(self._header()).one_or_none()
-            rows = connection.execute(self._select(ENTRIES.c.n > mark.number)).all()
+            first = connection.execute(header_of(self.session_id)).one_or_none()
+            rows = connection.execute(entries_of(self.session_id, ENTRIES.c.n > mark.number)).all()
         if first is None or first.header != mark.first:
             raise SessionError(f"{self.place} is another one than was opened; open it again")
         entries = []
@@ -149,15 +133,23 @@ class SqlLog:
             entries.append(self._entry(found))
         return Appended(tuple(entries), Mark(0, mark.number + len(rows), mark.first))
 
+    @contextmanager
+    def _locked(self, *, flush: bool) -> Iterator[tuple[sql.Connection, Callable[[], None]]]:
+        database = self.database
+        with database.connected() as connection, ExitStack() as stack:
+            with database.told("lock a session in"):
+                if database.kind == "sqlite":
+                    set_up(connection, flush=flush or self._sync == "record")
+                commit = stack.enter_context(transaction(connection))
+                if database.kind == "postgresql":
+                    _lock(connection, self.session_id)
+            yield connection, commit
+
     def _entries(self, wanted: sql.ColumnElement[bool]) -> list[Entry]:
         database = self.database
         with as_session_errors(), database.connected() as connection, database.told("read"):
-            rows = connection.execute(self._select(wanted)).all()
+            rows = connection.execute(entries_of(self.session_id, wanted)).all()
         return [self._entry(found) for found in rows]
-
-    def _select(self, wanted: sql.ColumnElement[bool]) -> sql.Select[Any]:
-        own = ENTRIES.c.session_id == self.session_id
-        return sql.select(ENTRIES).where(own, wanted).order_by(ENTRIES.c.n)
 
     def _entry(self, found: Any) -> Entry:
         where = f"record {found.n}"
@@ -168,35 +160,6 @@ class SqlLog:
             return decode(b"%s %s\n" % (checksum.encode(), body))
         except (ValueError, RecursionError) as error:
             raise SessionError(f"{self.place}, {where}: {error}; {_RESTORE}") from error
-
-    def _header(self) -> sql.Select[Any]:
-        return sql.select(SESSIONS).where(SESSIONS.c.session_id == self.session_id)
-
-
-def set_up(connection: sql.Connection, *, flush: bool) -> None:
-    """Let readers of SQLite read while one writes; with `flush` a commit outlives a power loss."""
-    connection.exec_driver_sql("PRAGMA journal_mode = WAL")
-    connection.exec_driver_sql(f"PRAGMA synchronous = {'FULL' if flush else 'NORMAL'}")
-
-
-@contextmanager
-def transaction(connection: sql.Connection) -> Iterator[Callable[[], None]]:
-    """Begin a transaction that writes, give what commits it; what is not committed is undone."""
-    begun = True
-    immediate = " IMMEDIATE" if connection.dialect.name == "sqlite" else ""
-    connection.exec_driver_sql(f"BEGIN{immediate}")
-
-    def commit() -> None:
-        nonlocal begun
-        connection.exec_driver_sql("COMMIT")
-        begun = False
-
-    try:
-        yield commit
-    finally:
-        if begun and not connection.invalidated:
-            with suppress(SQLAlchemyError):
-                connection.exec_driver_sql("ROLLBACK")
 
 
 def _lock(connection: sql.Connection, session_id: str) -> None:
@@ -221,10 +184,7 @@ class _SqlTurnstile:
     def append(self, entries: Sequence[Entry]) -> Mark:
         """Write the entries, a row each, in one transaction; give the mark behind them."""
         log, mark = self._log, self._mark
-        rows = [
-            {"session_id": log.session_id, "n": number, **row(encode(entry_to_plain(entry)))}
-            for number, entry in enumerate(entries, mark.number + 1)
-        ]
+        rows = rows_of(log.session_id, entries, first=mark.number + 1)
         way_out = "what it held before is kept. See that the database has room, then try again"
         with log.database.told(f"write to {log.place}, in", way_out):
             try:

@@ -17,13 +17,11 @@ except ImportError as error:
         "sessions in SQL need SQLAlchemy, which is not installed: pip install 'mergepoint[sql]'"
     ) from error
 
-from mergepoint.record.lines import encode
 from mergepoint.record.redact import Redact
 from mergepoint.record.sql_database import RECORDS, RUNS
-from mergepoint.record.sql_journal import row
 from mergepoint.record.sql_store import SqlStore
 from mergepoint.record.store import Sync, checked_sync
-from mergepoint.session.entry import FORMAT, Entry, SessionHeader, entry_to_plain
+from mergepoint.session.entry import Entry, SessionHeader
 from mergepoint.session.log import as_session_errors
 from mergepoint.session.memory import SessionMemory
 from mergepoint.session.session_id import checked_session_id, new_session_id
@@ -35,10 +33,12 @@ from mergepoint.session.sessions import (
     newest_first,
     unknown_session,
 )
-from mergepoint.session.sql_log import (
+from mergepoint.session.sql_log import SqlLog
+from mergepoint.session.sql_tables import (
     ENTRIES,
     SESSIONS,
-    SqlLog,
+    about,
+    rows_of,
     session_tables,
     set_up,
     transaction,
@@ -87,26 +87,17 @@ class SqlSessions:
     def begin(self, header: SessionHeader, entries: Iterable[Entry] = ()) -> SessionMemory:
         """Begin a session with what it holds already: all of it is there, or nothing."""
         log = self.log(header.session_id)
-        about = {
-            "session_id": header.session_id,
-            "format": FORMAT,
-            "created_at": header.created_at.astimezone(UTC).isoformat(timespec="microseconds"),
-        }
         with as_session_errors():
-            first = {**about, **row(encode(header.to_plain()), "header")}
-            rows = [
-                {"session_id": header.session_id, "n": n, **row(encode(entry_to_plain(entry)))}
-                for n, entry in enumerate(entries, 1)
-            ]
+            first, rows = about(header), rows_of(header.session_id, entries)
             self._database.make()
-            with self._writing("write to") as (connection, commit):
-                try:
-                    connection.execute(SESSIONS.insert(), first)
-                    if rows:
-                        connection.execute(ENTRIES.insert(), rows)
-                    commit()
-                except IntegrityError:
-                    raise known_session(self, header.session_id) from None
+        with self._writing("write to") as (connection, commit):
+            try:
+                connection.execute(SESSIONS.insert(), first)
+                if rows:
+                    connection.execute(ENTRIES.insert(), rows)
+                commit()
+            except IntegrityError:
+                raise known_session(self, header.session_id) from None
         return SessionMemory(log)
 
     def sessions(self) -> Sequence[SessionBrief]:
