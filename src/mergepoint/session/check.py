@@ -12,7 +12,8 @@ from mergepoint.session.entry import Entry, SessionHeader
 from mergepoint.session.log import Line, Mark, Mending, entry_at, header_at
 from mergepoint.session.message import SessionMessage
 from mergepoint.session.past import Past
-from mergepoint.session.sessions import Sessions, sessions_at
+from mergepoint.session.sessions import Sessions
+from mergepoint.session.sessions_at import sessions_at
 from mergepoint.session.snapshot import Snapshot
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +21,8 @@ from mergepoint.session.working_step import StepType, WorkingStep
 
 _TEXTS = ("intent", "action", "decision", "feedback")
 _NUMBERS = ("attempt", "exit_code")
-_LONGEST = 200
+_LONGEST = 1000
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _ABOUT = (*_NUMBERS, *_TEXTS, "error")
 
 
@@ -69,6 +71,7 @@ class StepDraft:
     type: StepType
     turn: int | None = None
     path: str = ""
+    made_at: datetime | None = None
     about: Mapping[str, Any] = field(default_factory=dict)
 
     def entry(self, past: Past) -> WorkingStep:
@@ -80,7 +83,7 @@ class StepDraft:
             id=self.id or f"{stem_of(past, turn)}/{_new()}",
             type=self.type,
             turn=turn,
-            created_at=_now(),
+            created_at=self.made_at or _now(),
             content=self.text.text,
             path=said(self.path, what="a path").text,
             changed=self.text.changed,

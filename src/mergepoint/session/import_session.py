@@ -19,7 +19,8 @@ from mergepoint.session.message import SessionMessage
 from mergepoint.session.said import Said, said
 from mergepoint.session.session_file import FactRow, MessageRow, SessionFile, StepRow
 from mergepoint.session.session_id import checked_session_id, new_session_id
-from mergepoint.session.sessions import Sessions, sessions_at
+from mergepoint.session.sessions import Sessions
+from mergepoint.session.sessions_at import sessions_at
 from mergepoint.session.working_step import StepType, WorkingStep
 from mergepoint.tree.strict_yaml import Document, Limits, Location, YamlError, load_file
 

@@ -176,9 +176,10 @@ class SessionMemory:
         path: str = "",
         turn: int | None = None,
         step_id: str | None = None,
+        made_at: datetime | None = None,
         **about: Any,
     ) -> WorkingStep:
-        """Add an artifact of a turn, by default of the last one, and give it.
+        """Add an artifact of a turn, by default of the last one and made now, and give it.
 
         `about` are the other fields of a WorkingStep: attempt, exit_code, intent, action,
         decision, feedback, error. A response is added with an `error` alone, for a turn that came
@@ -196,6 +197,7 @@ class SessionMemory:
             type=kind,
             turn=turn,
             path=path,
+            made_at=made_at,
             about=about_of(about, self._log.redact),
         )
         return self._add(draft, flush=ends, settles=ends)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from mergepoint.session.check import Examined, Flaw, examined
 from mergepoint.session.entry import SessionHeader
-from mergepoint.session.sessions import Sessions, sessions_at
+from mergepoint.session.sessions import Sessions
+from mergepoint.session.sessions_at import sessions_at
 from mergepoint.session.snapshot import Snapshot
 
 

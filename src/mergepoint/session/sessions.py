@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Protocol
 
 from mergepoint.core.errors import SessionError
@@ -69,22 +68,6 @@ class Sessions(Protocol):
         Raises SessionError while a turn of it is running.
         """
         ...
-
-
-def sessions_at(place: Path | str | Sessions, *, redact: Redact | None = None) -> Sessions:
-    """Give what keeps sessions at a place: a folder, or a database where the text has `://` in it.
-
-    What keeps sessions is given back as it is.
-    """
-    if isinstance(place, str) and "://" in place:
-        from mergepoint.session.sql_sessions import SqlSessions  # SQLAlchemy need not be installed
-
-        return SqlSessions(place, redact=redact)
-    if isinstance(place, str | Path):
-        from mergepoint.session.file_sessions import FileSessions
-
-        return FileSessions(place, redact=redact)
-    return place
 
 
 def brief_of(header: SessionHeader, first: Iterable[Entry], last: Entry | None) -> SessionBrief:
