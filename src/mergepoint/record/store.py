@@ -16,10 +16,6 @@ from mergepoint.record.redact import Redact
 Sync = Literal["edges", "record"]
 
 
-class UnknownRun(JournalError):
-    """A run that a store does not have."""
-
-
 class RunJournal(Journal, Protocol):
     """The journal of one run, held by one process until it is closed."""
 
@@ -62,6 +58,10 @@ class Store(Protocol):
         """Give header and records of a run, also while it is being written."""
         ...
 
+    def has(self, run_id: str) -> bool:
+        """Say whether a run of this id has begun. Raises JournalError for an id that is none."""
+        ...
+
     def runs(self) -> Sequence[str]:
         """Give the ids of all runs, the one that began last first."""
         ...
@@ -88,11 +88,11 @@ def checked_sync(sync: Sync) -> Sync:
     return sync
 
 
-def unknown_run(place: object, run_id: str, known: Iterable[str]) -> UnknownRun:
+def unknown_run(place: object, run_id: str, known: Iterable[str]) -> JournalError:
     """Give the error for a run that a store does not have."""
     known = tuple(known)
     there = f"the newest are: {', '.join(known[:5])}" if known else "there are none yet"
-    return UnknownRun(f"there is no run {run_id!r} in {place}{nearest(run_id, known)}; {there}")
+    return JournalError(f"there is no run {run_id!r} in {place}{nearest(run_id, known)}; {there}")
 
 
 def known_run(place: object, run_id: str) -> JournalError:

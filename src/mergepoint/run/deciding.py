@@ -36,7 +36,8 @@ def decide(
 ) -> Decision:
     """Give the decision at a gate: one on record, the gate's own function's, or the answerer's.
 
-    Where nobody answers it raises GateOpen, or with `interrupts` stops the graph it runs in.
+    Where nobody answers, or the answerer raises GateOpen, it raises GateOpen, or with `interrupts`
+    stops the graph it runs in.
     Raises StepError for an answer that does not fit.
     """
     asked = Asking(question, facts, config)
@@ -46,7 +47,12 @@ def decide(
     if answerer is None:
         return asked.interrupted() if interrupts else asked.refused()
     asked.opened()
-    given = answerer(asked.shown())
+    try:
+        given = answerer(asked.shown())
+    except GateOpen:
+        if not interrupts:
+            raise
+        return asked.interrupted()
     if inspect.isawaitable(given):
         if inspect.iscoroutine(given):
             given.close()
@@ -70,10 +76,20 @@ async def adecide(
     if answerer is None:
         return asked.interrupted() if interrupts else asked.refused()
     asked.opened()
+    try:
+        given = await _answered(answerer, asked.shown())
+    except GateOpen:
+        if not interrupts:
+            raise
+        return asked.interrupted()
+    return asked.written(given)
+
+
+async def _answered(answerer: Answerer, question: Question) -> Any:
     if inspect.iscoroutinefunction(answerer):
-        return asked.written(await answerer(asked.shown()))
-    given = await asyncio.to_thread(answerer, asked.shown())
-    return asked.written(await given if inspect.isawaitable(given) else given)
+        return await answerer(question)
+    given = await asyncio.to_thread(answerer, question)
+    return await given if inspect.isawaitable(given) else given
 
 
 class Asking:

@@ -16,7 +16,6 @@ from mergepoint.session.draft import stem_of
 from mergepoint.session.fact import Fact
 from mergepoint.session.memory import SessionMemory
 from mergepoint.session.message import SessionMessage
-from mergepoint.session.turn import begun
 from mergepoint.tree.block import Block, Input
 from mergepoint.tree.node import Node
 from mergepoint.tree.step import Step
@@ -168,7 +167,7 @@ class ModelFacts:
     def _given(self, memory: SessionMemory, turn: int) -> dict[str, Any]:
         run_id, runs = f"{stem_of(memory.past, turn)}.facts", memory.runs()
         same = {"model": self._model, "runs": runs, **self._options}
-        if begun(runs, run_id):
+        if runs.has(run_id):
             return {**same, "resume": run_id}
         exchange = [one.to_langchain() for one in _exchange(memory, turn)]
         known = "\n".join(f"- {fact.content}" for fact in memory.get_facts(last=50))

@@ -11,9 +11,7 @@ from langchain_core.runnables import RunnableConfig
 from typing_extensions import TypedDict
 
 from mergepoint.core.errors import MergepointError, SessionError, TreeError
-from mergepoint.record.file_store import JOURNAL
 from mergepoint.record.record import call_messages, response_id
-from mergepoint.record.store import Store, UnknownRun
 from mergepoint.run.context import RunContext
 from mergepoint.run.generation import Generation
 from mergepoint.run.recorder import Recorder
@@ -119,7 +117,7 @@ class Turning:
             "runner": self._runner,
             "answerer": given.get("answerer"),
         }
-        if self._before and begun(runs, ctx.run_id):
+        if self._before and runs.has(ctx.run_id):
             return {**same, "resume": ctx.run_id}
         return {**same, "messages": self.seen, "inputs": given.get("inputs")}
 
@@ -216,21 +214,3 @@ def ended(memory: SessionMemory, asked: SessionMessage, error: Mapping[str, str]
     return memory.add_working_step(
         StepType.RESPONSE, turn=asked.turn, path=error.get("path", ""), error=error
     )
-
-
-def begun(runs: Store, run_id: str) -> bool:
-    """Say whether a turn's run is on record.
-
-    A run that was killed before the header of its journal was whole has not begun: nothing was
-    called, and its file makes way.
-    """
-    folder = runs.folder_of(run_id)
-    journal = None if folder is None else folder / JOURNAL
-    if journal is not None and journal.exists() and b"\n" not in journal.read_bytes():
-        journal.unlink()
-        return False
-    try:
-        runs.read(run_id)
-    except UnknownRun:
-        return False
-    return True
