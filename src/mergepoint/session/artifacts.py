@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from mergepoint.core.errors import Fault, TreeError
 from mergepoint.core.path import ITERATION, SEPARATOR
 from mergepoint.record.record import CallRecord
 from mergepoint.session.memory import SessionMemory
@@ -17,8 +18,9 @@ from mergepoint.tree.loop import Loop
 from mergepoint.tree.node import Node, Order, root_path, walk
 from mergepoint.tree.template import as_text
 
-STEP = "step"
+STEP = "step_type"
 """The key of a node's `meta` that makes its records working steps: plan, codegen or execute."""
+_TYPES = tuple(str(one) for one in StepType if one is not StepType.RESPONSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +51,21 @@ class Artifact:
 class Artifacts:
     """What the nodes of a tree make that belongs into a session's steps.
 
-    Those do whose `meta` says so: `Step(..., meta={"step": "plan"})`. A failed attempt is none.
+    Those do whose `meta` says so: `Step(..., meta={"step_type": "plan"})`. A failed attempt is
+    none. Raises TreeError for another type than plan, codegen and execute.
     """
 
     def __init__(self, tree: Node) -> None:
         root = root_path(tree)
         self._nodes = dict(walk(tree, root))
         self._order = Order(tree, root)
+        faults = [
+            Fault(path, f"meta {STEP}={word!r} is none of {', '.join(map(repr, _TYPES))}")
+            for path, node in self._nodes.items()
+            if (word := node.meta.get(STEP, _TYPES[0])) not in _TYPES
+        ]
+        if faults:
+            raise TreeError(faults)
 
     def of(self, run: str, records: Iterable[CallRecord]) -> Iterator[Artifact]:
         """Give the artifacts of a run, in the order in which they were made."""

@@ -119,11 +119,11 @@ class FactDraft:
 
 def checked_id(given: str | None) -> str | None:
     """Give an id that a client chose. Raises SessionError for one that could not be told apart."""
-    if given is None or (given and len(given) <= _LONGEST and given.isprintable()):
+    if given is None or (given and len(given) <= _LONGEST and not _CONTROL.search(given)):
         return given
     raise SessionError(
-        f"no id for a message or step: {given[:_LONGEST]!a}. Give 1 to {_LONGEST} characters "
-        "that can be printed, or none for an id of its own"
+        f"no id for a message or step: {ascii(given[:100])}. Give 1 to {_LONGEST} characters "
+        "without control characters, or none for an id of its own"
     )
 
 

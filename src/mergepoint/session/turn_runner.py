@@ -10,7 +10,7 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 from typing_extensions import Unpack
 
-from mergepoint.core.errors import GateOpen, SessionError
+from mergepoint.core.errors import GateOpen, SessionError, StepError
 from mergepoint.models.prices import Price
 from mergepoint.models.view import View
 from mergepoint.run.generation import arun_generation, run_generation
@@ -42,7 +42,8 @@ class TurnRunner:
     and the newest `facts`, as a view at the time of the call; the user's message is the last of
     what it sees. Model, form, view, budget and prices are those of a ChatRunner.
 
-    Raises TreeError for a tree that cannot run, or whose root keeps nothing.
+    Raises TreeError for a tree that cannot run, or whose root keeps nothing; StepError for `last`
+    below 1.
     """
 
     def __init__(
@@ -60,6 +61,8 @@ class TurnRunner:
         self.tree = turn_of(tree)
         self._runner = ChatRunner(model, form=form, view=view, budget=budget, prices=prices)
         self._artifacts = Artifacts(self.tree)
+        if last is not None and last < 1:
+            raise StepError(f"last={last}: a turn sees its own message at least; give 1 or more")
         self._last = last
         self._facts = facts
 
