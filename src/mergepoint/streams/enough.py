@@ -73,9 +73,8 @@ class _Counting:
     def __call__(self, members: Sequence[Thing]) -> bool:
         if len(members) == 1:
             self._start()
-        if failed(members[-1]):
-            return False
-        self._keys.append(self._tally.add(members[-1], self._ballot))
+        if not failed(members[-1]):
+            self._keys.append(self._tally.add(members[-1], self._ballot))
         first, second = self._tally.two_best()
         stop = self._stop
         if stop.lead is not None:

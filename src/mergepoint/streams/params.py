@@ -63,7 +63,7 @@ def _fault(model: type[BaseModel], given: Any, found: Mapping[str, Any]) -> Para
     if kind == "extra_forbidden":
         known = known_names(model, found["loc"][:-1])
         near = nearest(str(location[-1]), known)
-        return ParamFault(location, f"no such param{near}; there are: {', '.join(known)}")
+        return ParamFault(location, f"no such param{near}; there are: {', '.join(known) or 'none'}")
     if kind in ("missing", "union_tag_not_found"):
         name = str(context.get("discriminator", "")).strip("'")
         return ParamFault((*location, name) if name else location, "is missing")
