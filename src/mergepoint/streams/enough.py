@@ -28,7 +28,10 @@ class Stop(Params):
         "(adaptive consistency, arXiv 2305.11860)",
     )
     window: int | None = Field(
-        default=None, ge=2, description="so many in a row agree (early stopping, arXiv 2401.10480)"
+        default=None,
+        ge=2,
+        description="a window agrees: the first so many, or the next so many, and on "
+        "(early stopping, arXiv 2401.10480)",
     )
     voters: int | None = Field(
         default=None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field
 
@@ -25,6 +25,11 @@ class Grouped(Params):
     per: Literal["group", "all"] = Field(
         default="group", description="decide in each group, or over the whole stream"
     )
+
+
+def group_marks(name: str, members: Sequence[Thing]) -> dict[str, Any]:
+    """Give the props by which the members of a group are known."""
+    return {"group": name, "group_size": len(members), "group_last": members[-1].id}
 
 
 @dataclass(frozen=True, slots=True)
