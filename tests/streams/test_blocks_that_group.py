@@ -119,6 +119,20 @@ def test_children_of_a_group_are_in_it() -> None:
     assert joined.content == "aaabbb"
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("children", [1, 2])
+def test_what_a_group_became_is_in_the_group_around(count: int, children: int) -> None:
+    """However large groups are, what they became is in the group around, and in none at last."""
+    outer = run_block("accumulate", [Thing(text, {"x": 1}) for text in "abc"], stage_id="outer")
+    things = run_block("accumulate", outer, {"count": count}, stage_id="inner")
+    split = each(lambda one, ctx: [ctx.child(one, n) for n in range(children)])
+    made = run_block("synthesize", run_block(split, things), {"strategy": "concat"}, stage_id="s")
+    assert len(made) == -(-3 // count)
+    assert {one.props["group"] for one in made} == {"outer#0"}
+    (last,) = run_block("synthesize", made, {"strategy": "concat"})
+    assert last.props.get("group") is None
+
+
 def test_group_by_a_prop() -> None:
     """Things with one value come out together, groups in the order of their first ones."""
     items = [

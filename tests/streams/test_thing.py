@@ -151,6 +151,14 @@ def test_a_join_of_strangers_begins_with_nothing() -> None:
     assert done == fold(done.history)
 
 
+def test_a_join_of_one_begins_as_a_join_of_several() -> None:
+    """What a single member added itself is as little in a joined Thing as what one of many did."""
+    parent = thing(topic="cats")
+    member = left(child(parent, 0).plus(score=1), "generate")
+    assert joined([member], "s#0").props == {"topic": "cats"}
+    assert joined([parent], "s#0").props == {}
+
+
 def test_a_join_of_unfinished_members_names_the_items() -> None:
     """Members that were changed in the same stage count as the items that they were."""
     a, b = entered("ab")
