@@ -1,0 +1,222 @@
+"""A case's run with a journal on disk: left alone, killed and resumed, or replayed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tests.equivalence.engines import RUN, SEED
+
+from mergepoint.core.errors import GateOpen
+from mergepoint.core.state import State
+from mergepoint.record.check import check_run
+from mergepoint.record.file_store import JOURNAL, FileStore
+from mergepoint.record.read_journal import read_journal
+from mergepoint.record.record import CallRecord
+from mergepoint.record.replay import replay
+from mergepoint.record.transcript import read_transcript
+from mergepoint.run.context import RunContext
+from mergepoint.run.generation import TRANSCRIPT, arun_generation, run_generation
+from mergepoint.run.graph import Form
+from mergepoint.testing.answers import AnswerTable, Line, TableModel
+from mergepoint.testing.case import Case
+from mergepoint.testing.killed import Killed, KillingStore, When
+from mergepoint.testing.verdicts import Verdicts
+from mergepoint.tree.block import Block
+from mergepoint.tree.gate import Gate
+from mergepoint.tree.loop import Loop
+from mergepoint.tree.node import Node, Order, root_path, walk
+
+WHENS: Sequence[When] = ("before", "torn", "after")
+MOST_KILLS = 4
+
+
+@dataclass(frozen=True)
+class Way:
+    """A form of graph, sync or async."""
+
+    form: Form
+    on_loop: bool
+
+    def __str__(self) -> str:
+        return f"{self.form}, async" if self.on_loop else self.form
+
+    def generate(self, tree: Node, **about: Any) -> Any:
+        """Run a tree with a journal."""
+        if self.on_loop:
+            return asyncio.run(arun_generation(tree, form=self.form, **about))
+        return run_generation(tree, form=self.form, **about)
+
+
+WAYS = tuple(Way(form, on_loop) for form in ("subgraphs", "fused") for on_loop in (False, True))
+
+
+@dataclass(frozen=True)
+class End:
+    """How a run ended: conversation and outputs, or type and path of the error."""
+
+    messages: tuple[tuple[str, str, str], ...] = ()
+    outputs: Mapping[str, Any] = field(default_factory=dict)
+    error: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a run left: its end; the answered calls by path, without times; what it paid for.
+
+    `odd` says what no run may leave behind.
+    """
+
+    end: End
+    answered: Mapping[str, CallRecord]
+    called: tuple[str, ...]
+    odd: tuple[str, ...]
+
+
+class NoAnswers(AnswerTable):
+    """A table that refuses every call."""
+
+    def __call__(self, path: str, seen: Sequence[Line]) -> str:
+        """Refuse."""
+        raise AssertionError(f"a model was called at {path}")
+
+
+def left_alone(case: Case, way: Way, folder: Path) -> Left:
+    """Run a case from its start to its end."""
+    model = TableModel(table=case.answers)
+    end = _ended(case, way, model, runs=folder, **_beginning(case))
+    return _left(case, folder, end, model)
+
+
+def replayed(case: Case, way: Way, folder: Path, *, of: Path) -> Left:
+    """Replay a run strictly, without a model."""
+    model = TableModel(table=NoAnswers(case.answers.seed))
+    end = _ended(case, way, model, runs=folder, replay=of / RUN, **_beginning(case))
+    return _left(case, folder, end, model)
+
+
+@dataclass
+class Lives:
+    """A run that is killed at random records, and resumed until it is done.
+
+    `records` is how many it will have, `deciders` are by their paths in the tree those who answer
+    at gates where nobody is: the run ends open there, and is resumed with what they say.
+
+    `kills` counts when it was killed, `asked` are the gates that it ended open at, and `again` the
+    calls that were paid once more though they were on record.
+    """
+
+    case: Case
+    way: Way
+    folder: Path
+    chance: random.Random
+    records: int
+    deciders: Mapping[str, Verdicts] = field(default_factory=dict)
+    kills: Counter[str] = field(default_factory=Counter)
+    asked: list[str] = field(default_factory=list)
+    again: list[str] = field(default_factory=list)
+    _answers: dict[str, Any] = field(default_factory=dict)
+    _known: set[str] = field(default_factory=set)
+
+    def lived(self) -> Left:
+        """Run to the end."""
+        model = TableModel(table=self.case.answers)
+        for _ in range(self.chance.randint(1, MOST_KILLS + len(self.deciders))):
+            self._cut_short(model)
+        end = None
+        while end is None:
+            end = self._life(model, self.folder)
+        return _left(self.case, self.folder, end, model)
+
+    def _cut_short(self, model: TableModel) -> None:
+        """Live once more, unless there is so little left that it comes to its end."""
+        when = self.chance.choice(WHENS)
+        left = max(1, self.records - len(self._known))
+        store = KillingStore(FileStore(self.folder), at=self.chance.randint(1, left), when=when)
+        try:
+            self._life(model, store)
+        except Killed:
+            self.kills[when] += 1
+
+    def _life(self, model: TableModel, runs: Any) -> End | None:
+        """Begin, or go on; None where it ended open."""
+        about = {"resume": RUN} if (self.folder / RUN).exists() else _beginning(self.case)
+        earlier = len(model.saw)
+        try:
+            return _ended(self.case, self.way, model, runs=runs, answerer=self._answers, **about)
+        except GateOpen as error:
+            order = Order(self.case.tree, root_path(self.case.tree))
+            for question in error.questions:
+                self.asked.append(question.path)
+                decider = self.deciders[order.static(question.path)]
+                self._answers[question.path] = decider(question)
+            return None
+        finally:
+            self.again += [path for path, _ in model.saw[earlier:] if path in self._known]
+            records = read_journal(self.folder / RUN / JOURNAL)[1]
+            self._known = {record.path for record in records if record.answered}
+
+
+def unattended(tree: Node) -> tuple[Node, dict[str, Verdicts]]:
+    """Give a tree at whose gates nobody is, and by path those who were."""
+    deciders = {
+        path: node.decide
+        for path, node in walk(tree)
+        if isinstance(node, Gate) and isinstance(node.decide, Verdicts)
+    }
+    return _emptied(tree), deciders
+
+
+def _emptied(node: Node) -> Node:
+    if isinstance(node, Gate):
+        return replace(node, node=_emptied(node.node), decide=None)
+    if isinstance(node, Block | Loop):
+        return replace(node, nodes=[_emptied(child) for child in node.nodes])
+    return node
+
+
+def _beginning(case: Case) -> dict[str, Any]:
+    ctx = RunContext(run_id=RUN, seed=SEED)
+    return {"ctx": ctx, "messages": list(case.messages), "inputs": dict(case.inputs)}
+
+
+def _ended(case: Case, way: Way, model: TableModel, **about: Any) -> End:
+    try:
+        found = way.generate(case.tree, model=model, **about)
+    except GateOpen:
+        raise
+    except Exception as error:  # noqa: BLE001  (every error is compared)
+        return End(error=(type(error).__name__, str(getattr(error, "pipeline_path", ""))))
+    return _end(found.messages, found.outputs)
+
+
+def _end(messages: Sequence[Any], outputs: Mapping[str, Any]) -> End:
+    return End(tuple((m.type, str(m.text), str(m.id)) for m in messages), dict(outputs))
+
+
+def _left(case: Case, folder: Path, end: End, model: TableModel) -> Left:
+    header, records = read_journal(folder / RUN / JOURNAL)
+    answered = [record for record in records if record.answered]
+    known = {record.path: _timeless(record) for record in answered}
+    odd = []
+    if len(known) < len(answered):
+        odd.append("a call is on record twice")
+    base = State(header.messages)
+    again = replay(records, case.tree, base=base, inputs=header.inputs, seed=header.seed).state
+    if end.error is None and (again is None or _end(again.messages, again.outputs) != end):
+        odd.append(f"the journal replays to {again}")
+    transcript = read_transcript(folder / RUN / TRANSCRIPT)
+    told = {record.path: _timeless(record) for record in transcript.records}
+    if told != known:
+        odd.append("the transcript is not what is on record")
+    odd += map(str, check_run(folder / RUN, journal=JOURNAL, transcript=TRANSCRIPT))
+    return Left(end, known, tuple(path for path, _ in model.saw), tuple(odd))
+
+
+def _timeless(record: CallRecord) -> CallRecord:
+    return replace(record, started=0.0, ended=0.0, source="live")
