@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,11 @@ from mergepoint.testing.case import Case
 from mergepoint.testing.killed import Killed, KillingStore, When
 from mergepoint.testing.verdicts import Verdicts
 from mergepoint.tree.block import Block
+from mergepoint.tree.call import Call
 from mergepoint.tree.gate import Gate
 from mergepoint.tree.loop import Loop
 from mergepoint.tree.node import Node, Order, root_path, walk
+from mergepoint.tree.step import Step
 
 WHENS: Sequence[When] = ("before", "torn", "after")
 MOST_KILLS = 4
@@ -220,3 +222,60 @@ def _left(case: Case, folder: Path, end: End, model: TableModel) -> Left:
 
 def _timeless(record: CallRecord) -> CallRecord:
     return replace(record, started=0.0, ended=0.0, source="live")
+
+
+def leaves(case: Case) -> int:
+    """Count the steps and Calls of a case."""
+    return sum(isinstance(node, Step | Call) for _, node in walk(case.tree))
+
+
+def unlike(who: str, found: Left, expected: Left) -> Iterator[str]:
+    """Give what a run left otherwise than another."""
+    if found.end != expected.end:
+        yield f"{who} ended with\n  {found.end}\n  and not\n  {expected.end}"
+    for path in sorted(found.answered.keys() | expected.answered.keys()):
+        one, other = found.answered.get(path), expected.answered.get(path)
+        if one != other:
+            yield f"{who}, the record of {path}:\n  {one}\n  and not\n  {other}"
+
+
+def faults(seed: int, case: Case, folder: Path, counts: Counter[str]) -> list[str]:
+    """Give what is wrong with the lives of a case; nothing when all is as it should be."""
+    turn = counts["trees"] % 4
+    way, other = WAYS[turn], WAYS[turn - 1]
+    live = left_alone(case, way, folder / "live")
+    lives = Lives(case, way, folder / "lives", random.Random(seed), len(live.answered))  # noqa: S311
+    resumed = lives.lived()
+    strict = replayed(case, other, folder / "strict", of=folder / "lives")
+    found = [*live.odd, *resumed.odd, *strict.odd, *unlike("resumed", resumed, live)]
+    found += [f"{path} was paid again" for path in lives.again]
+    found += [f"{path} was paid in a replay" for path in strict.called]
+    if live.end.error is None:
+        found += unlike("replayed", strict, live)
+    elif strict.end.error is None or strict.end.error[1] != live.end.error[1]:
+        found.append(f"the replay ended with {strict.end}, and not at {live.end.error[1]}")
+    counts += Counter({"trees": 1, "that fail": live.end.error is not None, str(way): 1})
+    counts += Counter({f"kills {when}": number for when, number in lives.kills.items()})
+    counts += Counter({"records": len(live.answered), "calls": len(live.called)})
+    return [f"seed {seed}, {way}: {one}" for one in found]
+
+
+def open_faults(seed: int, case: Case, folder: Path, counts: Counter[str]) -> list[str]:
+    """Give what is wrong with the lives of a case at whose gates nobody is."""
+    turn = counts["open trees"] % 4
+    way, other = WAYS[turn], WAYS[turn - 1]
+    live = left_alone(case, way, folder / "live")
+    tree, deciders = unattended(case.tree)
+    case = replace(case, tree=tree)
+    chance = random.Random(seed)  # noqa: S311
+    lives = Lives(case, way, folder / "lives", chance, len(live.answered), deciders)
+    resumed = lives.lived()
+    strict = replayed(case, other, folder / "strict", of=folder / "lives")
+    found = [*live.odd, *resumed.odd, *strict.odd]
+    found += [*unlike("resumed", resumed, live), *unlike("replayed", strict, live)]
+    found += [f"{path} was paid again" for path in lives.again]
+    decided = sorted(path for path, one in live.answered.items() if one.kind == "gate")
+    if sorted(lives.asked) != decided:
+        found.append(f"asked at {lives.asked}, decided at {decided}")
+    counts += Counter({"open trees": 1, "answers": len(decided), "open kills": lives.kills.total()})
+    return [f"seed {seed}, {way}: {one}" for one in found]

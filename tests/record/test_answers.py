@@ -86,7 +86,7 @@ def test_a_strict_miss_says_that_the_context_differs() -> None:
 
 
 def test_a_digest_is_of_what_is_said() -> None:
-    """Ids and metadata are no part of a request; text, type and order are."""
+    """Ids and metadata are no part of a request; text, type and order of every message are."""
     digests = Digests()
     setting = setting_digest("m:1", {"temperature": 0.1}, "as_is", None)
 
@@ -99,6 +99,8 @@ def test_a_digest_is_of_what_is_said() -> None:
     assert plain != request(AIMessage("b"), HumanMessage("a"))
     assert plain != request(HumanMessage("a"), HumanMessage("b"))
     assert plain != request(HumanMessage("a"), AIMessage("b!"))
+    assert plain != request(HumanMessage("a!"), AIMessage("b"))
+    assert plain != request(AIMessage("b"))
 
 
 def test_a_digest_is_of_how_it_is_asked() -> None:

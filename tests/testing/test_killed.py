@@ -55,6 +55,7 @@ def test_a_resumed_run_counts_anew(tmp_path: Path) -> None:
         run_generation(TREE, model=ScriptedModel(default="x"), runs=store, resume="r1")
     assert len(store.read("r1")[1]) == 3
     assert store.runs() == ["r1"]
+    assert (store.has("r1"), store.has("r2")) == (True, False)
     assert (store.sync, store.redact, store.folder_of("r1")) == ("edges", None, None)
     with store.open("r1") as journal, pytest.raises(JournalError, match="being written"):
         store.open(journal.header.run_id)

@@ -46,10 +46,13 @@ FAILURES: Mapping[str, Callable[[str], Exception] | str] = {
 
 
 class Filled(BaseModel):
-    """The schema of random trees: the answer that a table gives, and how many messages it saw."""
+    """The schema of random trees: how many messages a table saw, and the answer that it gives.
 
-    said: str
+    Its fields are not in the order of the alphabet, which is that of canonical JSON.
+    """
+
     seen: int
+    said: str
 
 
 @dataclass(frozen=True)

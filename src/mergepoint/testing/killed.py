@@ -65,6 +65,10 @@ class KillingStore:
         """Give header and records of a run. Raises JournalError as FileStore does."""
         return self.store.read(run_id)
 
+    def has(self, run_id: str) -> bool:
+        """Say whether a run of this id has begun. Raises JournalError for an id that is none."""
+        return self.store.has(run_id)
+
     def runs(self) -> Sequence[str]:
         """Give the ids of all runs."""
         return self.store.runs()
