@@ -95,6 +95,13 @@ def left_alone(case: Case, way: Way, folder: Path) -> Left:
     return _left(case, folder, end, model)
 
 
+def gone_on(case: Case, way: Way, folder: Path) -> Left:
+    """Resume what there is of a case's run."""
+    model = TableModel(table=case.answers)
+    end = _ended(case, way, model, runs=folder, resume=RUN)
+    return _left(case, folder, end, model)
+
+
 def replayed(case: Case, way: Way, folder: Path, *, of: Path) -> Left:
     """Replay a run strictly, without a model."""
     model = TableModel(table=NoAnswers(case.answers.seed))

@@ -44,17 +44,17 @@ def hold(first: int, number: int, folder: Path, record: Record) -> None:
 
 
 def test_a_killed_run_is_the_same_as_one_that_was_left_alone(
-    tmp_path: Path, record_property: Record
+    memory: Path, record_property: Record
 ) -> None:
     """Of 40 random trees each is resumed after several kills, and replayed, to the same end."""
-    hold(0, SAMPLE, tmp_path, record_property)
+    hold(0, SAMPLE, memory, record_property)
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_killed_runs_in_a_campaign(chunk: int, tmp_path: Path, record_property: Record) -> None:
+def test_killed_runs_in_a_campaign(chunk: int, memory: Path, record_property: Record) -> None:
     """1,000 other random trees are the same live, resumed after kills, and replayed."""
-    hold(APART * (chunk + 1), CHUNK, tmp_path, record_property)
+    hold(APART * (chunk + 1), CHUNK, memory, record_property)
 
 
 def hold_open(first: int, number: int, folder: Path, record: Record) -> None:
@@ -73,16 +73,16 @@ def hold_open(first: int, number: int, folder: Path, record: Record) -> None:
 
 
 def test_a_run_with_open_gates_is_the_same_as_one_that_was_attended(
-    tmp_path: Path, record_property: Record
+    memory: Path, record_property: Record
 ) -> None:
     """Killed, and resumed with the answers to its open gates, it asks once and ends the same."""
-    hold_open(0, OPEN_SAMPLE, tmp_path, record_property)
+    hold_open(0, OPEN_SAMPLE, memory, record_property)
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("chunk", range(OPEN_CHUNKS))
 def test_runs_with_open_gates_in_a_campaign(
-    chunk: int, tmp_path: Path, record_property: Record
+    chunk: int, memory: Path, record_property: Record
 ) -> None:
     """240 other random trees with gates are asked about once, and are as if somebody was there."""
-    hold_open(APART * (chunk + 1), OPEN_CHUNK, tmp_path, record_property)
+    hold_open(APART * (chunk + 1), OPEN_CHUNK, memory, record_property)
