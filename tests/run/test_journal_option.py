@@ -19,6 +19,7 @@ from mergepoint.record.lines import JournalError
 from mergepoint.run.context import RunContext
 from mergepoint.run.graph import Form, Graph, compile_graph
 from mergepoint.run.recorder import Recorder
+from mergepoint.run.resume import aresume_graph, resume_graph
 from mergepoint.run.runner import ChatRunner
 from mergepoint.testing.scripted import ScriptedModel
 from mergepoint.tree.block import Block
@@ -387,3 +388,57 @@ def test_a_function_runs_once_in_a_run_that_goes_on(tmp_path: Path, form: Form) 
             continue
     assert (ran, found["outputs"]) == (["r1/pipeline/call_01"], {"seen": "seen"})
     assert isinstance(found["messages"][-1], AIMessage)
+
+
+@pytest.mark.parametrize("saved", [True, False], ids=["saver", "journal alone"])
+def test_a_stopped_run_is_resumed_by_its_name(
+    tmp_path: Path, form: Form, *, saved: bool, on_loop: bool
+) -> None:
+    """Through an error and two gates a run comes to its end, whether there is a checkpointer."""
+    saver, about = InMemorySaver() if saved else None, config(thread_id="t")
+    twice = Block([gated(), Gate(Step("More.", name="more"), name="last")], name="pipeline")
+    models = [ScriptedModel(["1", TimeoutError("slow")]), ScriptedModel(["2", "3", "4"])]
+    first, graph = (
+        compile_graph(twice, model=model, form=form, journal=tmp_path, checkpointer=saver)
+        for model in models
+    )
+    with pytest.raises(TimeoutError):
+        invoked(first, {"messages": [HumanMessage("Hi.", id="h")]}, about, on_loop=on_loop)
+
+    def go_on(answers: Any = None) -> Any:
+        if on_loop:
+            return asyncio.run(aresume_graph(graph, about, answers=answers))
+        return resume_graph(graph, about, answers=answers)
+
+    (asked,) = go_on()["__interrupt__"]
+    assert asked.value["path"] == "pipeline/block_01/gate"
+    (asked,) = go_on({"pipeline/block_01/gate": "approve"})["__interrupt__"]
+    assert asked.value["path"] == "pipeline/last"
+    for _ in range(2):
+        found = go_on({"pipeline/last": "approve"})
+        assert texts(found["messages"])[2::2] == ["1", "2", "3", "4"]
+    assert [len(model.calls) for model in models] == [2, 3]
+
+
+def test_the_last_turn_of_a_thread_is_resumed(tmp_path: Path, form: Form) -> None:
+    """Without a checkpointer the turns of a thread are told by their journals."""
+    for text in ("One.", "Two."):
+        graph = compile_graph(Step("Say.", name="say"), model=echo(), form=form, journal=tmp_path)
+        graph.invoke({"messages": [HumanMessage(text)]}, config(thread_id="t"))
+    found = resume_graph(graph, config(thread_id="t"))
+    assert texts(found["messages"]) == ["Two.", "Say.", "to Say."]
+    found = resume_graph(graph, config(mergepoint_run_id="t"))
+    assert texts(found["messages"])[0] == "One."
+
+
+def test_what_cannot_be_resumed_is_told(tmp_path: Path) -> None:
+    """A run without a name, without a journal, and one that never began are clear errors."""
+    bare = compile_graph(Step("Say."), model=echo(), checkpointer=InMemorySaver())
+    with pytest.raises(StepError, match="name the run to resume"):
+        resume_graph(compile_graph(Step("Say."), model=echo(), journal=tmp_path), {})
+    with pytest.raises(StepError, match="nothing is known of 't'"):
+        resume_graph(bare, config(thread_id="t"))
+    with pytest.raises(JournalError, match="there is no run 't'"):
+        resume_graph(
+            compile_graph(Step("Say."), model=echo(), journal=tmp_path), config(thread_id="t")
+        )

@@ -26,6 +26,7 @@ from mergepoint.tree.template import Reads
 
 RUN_ID = "mergepoint_run_id"
 SEED = "mergepoint_seed"
+THREAD = "thread_id"  # LangGraph's
 WITHIN = "__mergepoint_within"  # LangChain takes keys without the underscores into the metadata
 
 

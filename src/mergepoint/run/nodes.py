@@ -161,7 +161,7 @@ class RootNode(Showing):
         super().__init__(root.graph if isinstance(root, Enter) else root, str(root.name))
         self._root = root
         self._needs = needs
-        self._rooted = rooted
+        self.rooted = rooted
 
     def invoke(
         self,
@@ -191,9 +191,9 @@ class RootNode(Showing):
         inputs = given_inputs(self._needs, state.get("inputs"), path=self._root.place.path)
         messages = whole_messages(state.get("messages") or [])
         facts = facts_from(config, inputs=inputs, scope=state.get("scope") or "")
-        path = join(facts.host, self._rooted.path)
+        path = join(facts.host, self.rooted.path)
         with ExitStack() as held:
-            facts, config = held.enter_context(self._rooted.run(facts, messages, config))
+            facts, config = held.enter_context(self.rooted.run(facts, messages, config))
             for recorder in recorders_of(config):
                 held.enter_context(recorder.journal.running(path))
             yield {"messages": messages, "outputs": {}, "facts": facts.on_wire()}, config

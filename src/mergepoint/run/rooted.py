@@ -14,12 +14,10 @@ from langchain_core.runnables import RunnableConfig
 from mergepoint.core.path import SEPARATOR, join
 from mergepoint.record.answers import Resumed
 from mergepoint.record.store import RunJournal
-from mergepoint.run.facts import RUN_ID, Facts, unused_run_id, unused_run_ids
+from mergepoint.run.facts import RUN_ID, THREAD, Facts, unused_run_id, unused_run_ids
 from mergepoint.run.journaled import Given, Journaling, Origin, Other
 from mergepoint.run.recorder import Recorder, with_recorder
 from mergepoint.run.spending import Spending
-
-THREAD = "thread_id"
 
 
 @dataclass(frozen=True, slots=True)
