@@ -33,7 +33,7 @@ from mergepoint import (
     RunContext,
     Step,
 )
-from mergepoint.models.door import identity
+from mergepoint.models.identity import identity
 from mergepoint.testing.clock import FakeClock
 
 CHILDREN = 32
