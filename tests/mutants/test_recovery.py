@@ -175,7 +175,7 @@ LIVES = (
     Mutant(
         "a resumed answer is written once more",
         "mergepoint.models.look_up",
-        "if call.answer is not None and keeper.answers.same_run:",
+        "if call.answer is not None and keeper.answers.owns(call.answer):",
         "if None:",
     ),
     Mutant(
