@@ -10,11 +10,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from langchain_core.messages import HumanMessage
 from tests.equivalence.engines import RUN, SEED
 
 from mergepoint.core.errors import GateOpen
 from mergepoint.core.state import State
 from mergepoint.record.check import check_run
+from mergepoint.record.export import transcript_of
 from mergepoint.record.file_store import JOURNAL, FileStore
 from mergepoint.record.read_journal import read_journal
 from mergepoint.record.record import CallRecord
@@ -22,7 +24,7 @@ from mergepoint.record.replay import replay
 from mergepoint.record.transcript import read_transcript
 from mergepoint.run.context import RunContext
 from mergepoint.run.generation import TRANSCRIPT, arun_generation, run_generation
-from mergepoint.run.graph import Form
+from mergepoint.run.graph import Form, compile_graph
 from mergepoint.testing.answers import AnswerTable, Line, TableModel
 from mergepoint.testing.case import Case
 from mergepoint.testing.killed import Killed, KillingStore, When
@@ -38,15 +40,41 @@ WHENS: Sequence[When] = ("before", "torn", "after")
 MOST_KILLS = 4
 
 
+Found = tuple[Sequence[Any], Mapping[str, Any]]
+
+
 @dataclass(frozen=True)
 class Way:
-    """A form of graph, sync or async."""
+    """A form of graph, sync or async; `bare` as a compiled graph with a journal of its own."""
 
     form: Form
     on_loop: bool
+    bare: bool = False
 
     def __str__(self) -> str:
-        return f"{self.form}, async" if self.on_loop else self.form
+        told = f"{self.form}, async" if self.on_loop else self.form
+        return f"bare {told}" if self.bare else told
+
+    def run(self, case: Case, *, resume: bool = False, **about: Any) -> Found:
+        """Begin a case's run or go on with it, and give its messages and outputs."""
+        given = {"messages": list(case.messages), "inputs": dict(case.inputs)}
+        if self.bare:
+            return self._invoked(case.tree, given, **about)
+        if resume:
+            about["resume"] = RUN
+        else:
+            about |= {"ctx": RunContext(run_id=RUN, seed=SEED), **given}
+        found = self.generate(case.tree, **about)
+        return found.messages, found.outputs
+
+    def _invoked(self, tree: Node, given: Any, *, runs: Any, **about: Any) -> Found:
+        graph = compile_graph(tree, form=self.form, journal=runs, **about)
+        config: Any = {"configurable": {"mergepoint_run_id": RUN, "mergepoint_seed": SEED}}
+        if self.on_loop:
+            found = asyncio.run(graph.ainvoke(given, config))
+        else:
+            found = graph.invoke(given, config)
+        return found["messages"], found["outputs"]
 
     def generate(self, tree: Node, **about: Any) -> Any:
         """Run a tree with a journal."""
@@ -56,6 +84,11 @@ class Way:
 
 
 WAYS = tuple(Way(form, on_loop) for form in ("subgraphs", "fused") for on_loop in (False, True))
+ALL_WAYS = (*WAYS, *(replace(way, bare=True) for way in WAYS))
+
+
+Key = tuple[str, str, str]
+"""A call: its path, its kind, its prompt."""
 
 
 @dataclass(frozen=True)
@@ -69,13 +102,13 @@ class End:
 
 @dataclass(frozen=True)
 class Left:
-    """What a run left: its end; the answered calls by path, without times; what it paid for.
+    """What a run left: its end; the answered calls, without times; the paths that it paid for.
 
     `odd` says what no run may leave behind.
     """
 
     end: End
-    answered: Mapping[str, CallRecord]
+    answered: Mapping[Key, CallRecord]
     called: tuple[str, ...]
     odd: tuple[str, ...]
 
@@ -91,21 +124,21 @@ class NoAnswers(AnswerTable):
 def left_alone(case: Case, way: Way, folder: Path) -> Left:
     """Run a case from its start to its end."""
     model = TableModel(table=case.answers)
-    end = _ended(case, way, model, runs=folder, **_beginning(case))
+    end = _ended(case, way, model=model, runs=folder)
     return _left(case, folder, end, model)
 
 
 def gone_on(case: Case, way: Way, folder: Path) -> Left:
     """Resume what there is of a case's run."""
     model = TableModel(table=case.answers)
-    end = _ended(case, way, model, runs=folder, resume=RUN)
+    end = _ended(case, way, model=model, runs=folder, resume=True)
     return _left(case, folder, end, model)
 
 
 def replayed(case: Case, way: Way, folder: Path, *, of: Path) -> Left:
     """Replay a run strictly, without a model."""
     model = TableModel(table=NoAnswers(case.answers.seed))
-    end = _ended(case, way, model, runs=folder, replay=of / RUN, **_beginning(case))
+    end = _ended(case, way, model=model, runs=folder, replay=of / RUN)
     return _left(case, folder, end, model)
 
 
@@ -130,7 +163,7 @@ class Lives:
     asked: list[str] = field(default_factory=list)
     again: list[str] = field(default_factory=list)
     _answers: dict[str, Any] = field(default_factory=dict)
-    _known: set[str] = field(default_factory=set)
+    _known: set[Key] = field(default_factory=set)
 
     def lived(self) -> Left:
         """Run to the end."""
@@ -154,10 +187,13 @@ class Lives:
 
     def _life(self, model: TableModel, runs: Any) -> End | None:
         """Begin, or go on; None where it ended open."""
-        about = {"resume": RUN} if (self.folder / RUN).exists() else _beginning(self.case)
+        about: dict[str, Any] = {"model": model, "runs": runs}
+        if self.deciders:
+            about["answerer"] = self._answers
         earlier = len(model.saw)
         try:
-            return _ended(self.case, self.way, model, runs=runs, answerer=self._answers, **about)
+            begun = (self.folder / RUN).exists()
+            return _ended(self.case, self.way, resume=begun, **about)
         except GateOpen as error:
             order = Order(self.case.tree, root_path(self.case.tree))
             for question in error.questions:
@@ -166,9 +202,11 @@ class Lives:
                 self._answers[question.path] = decider(question)
             return None
         finally:
-            self.again += [path for path, _ in model.saw[earlier:] if path in self._known]
+            known = {(path, prompt) for path, _, prompt in self._known}
+            called = [(path, lines[-1][1]) for path, lines in model.saw[earlier:]]
+            self.again += [path for path, prompt in called if (path, prompt) in known]
             records = read_journal(self.folder / RUN / JOURNAL)[1]
-            self._known = {record.path for record in records if record.answered}
+            self._known = {_key(record) for record in records if record.answered}
 
 
 def unattended(tree: Node) -> tuple[Node, dict[str, Verdicts]]:
@@ -189,19 +227,14 @@ def _emptied(node: Node) -> Node:
     return node
 
 
-def _beginning(case: Case) -> dict[str, Any]:
-    ctx = RunContext(run_id=RUN, seed=SEED)
-    return {"ctx": ctx, "messages": list(case.messages), "inputs": dict(case.inputs)}
-
-
-def _ended(case: Case, way: Way, model: TableModel, **about: Any) -> End:
+def _ended(case: Case, way: Way, **about: Any) -> End:
     try:
-        found = way.generate(case.tree, model=model, **about)
+        messages, outputs = way.run(case, **about)
     except GateOpen:
         raise
     except Exception as error:  # noqa: BLE001  (every error is compared)
         return End(error=(type(error).__name__, str(getattr(error, "pipeline_path", ""))))
-    return _end(found.messages, found.outputs)
+    return _end(messages, outputs)
 
 
 def _end(messages: Sequence[Any], outputs: Mapping[str, Any]) -> End:
@@ -211,7 +244,7 @@ def _end(messages: Sequence[Any], outputs: Mapping[str, Any]) -> End:
 def _left(case: Case, folder: Path, end: End, model: TableModel) -> Left:
     header, records = read_journal(folder / RUN / JOURNAL)
     answered = [record for record in records if record.answered]
-    known = {record.path: _timeless(record) for record in answered}
+    known = {_key(record): _timeless(record) for record in answered}
     odd = []
     if len(known) < len(answered):
         odd.append("a call is on record twice")
@@ -219,12 +252,18 @@ def _left(case: Case, folder: Path, end: End, model: TableModel) -> Left:
     again = replay(records, case.tree, base=base, inputs=header.inputs, seed=header.seed).state
     if end.error is None and (again is None or _end(again.messages, again.outputs) != end):
         odd.append(f"the journal replays to {again}")
-    transcript = read_transcript(folder / RUN / TRANSCRIPT)
-    told = {record.path: _timeless(record) for record in transcript.records}
-    if told != known:
+    transcript = transcript_of(header, records)
+    if (folder / RUN / TRANSCRIPT).exists():  # a graph alone leaves none
+        transcript = read_transcript(folder / RUN / TRANSCRIPT)
+    told = (*transcript.records, *transcript.inner)
+    if {_key(record): _timeless(record) for record in told} != known:
         odd.append("the transcript is not what is on record")
     odd += map(str, check_run(folder / RUN, journal=JOURNAL, transcript=TRANSCRIPT))
     return Left(end, known, tuple(path for path, _ in model.saw), tuple(odd))
+
+
+def _key(record: CallRecord) -> Key:
+    return record.path, record.kind, str(HumanMessage(record.prompt).text)
 
 
 def _timeless(record: CallRecord) -> CallRecord:
@@ -236,20 +275,23 @@ def leaves(case: Case) -> int:
     return sum(isinstance(node, Step | Call) for _, node in walk(case.tree))
 
 
-def unlike(who: str, found: Left, expected: Left) -> Iterator[str]:
-    """Give what a run left otherwise than another."""
+def unlike(who: str, found: Left, expected: Left, *, inside: bool = True) -> Iterator[str]:
+    """Give what a run left otherwise than another; without `inside` of functions only the outside.
+
+    (A function that is on record is not run in a replay, and asks no model.)
+    """
     if found.end != expected.end:
         yield f"{who} ended with\n  {found.end}\n  and not\n  {expected.end}"
-    for path in sorted(found.answered.keys() | expected.answered.keys()):
-        one, other = found.answered.get(path), expected.answered.get(path)
-        if one != other:
-            yield f"{who}, the record of {path}:\n  {one}\n  and not\n  {other}"
+    for key in sorted(found.answered.keys() | expected.answered.keys()):
+        one, other = found.answered.get(key), expected.answered.get(key)
+        if one != other and (inside or key[1] != "inner"):
+            yield f"{who}, the record of {key}:\n  {one}\n  and not\n  {other}"
 
 
 def faults(seed: int, case: Case, folder: Path, counts: Counter[str]) -> list[str]:
     """Give what is wrong with the lives of a case; nothing when all is as it should be."""
-    turn = counts["trees"] % 4
-    way, other = WAYS[turn], WAYS[turn - 1]
+    turn = counts["trees"] % len(ALL_WAYS)
+    way, other = ALL_WAYS[turn], ALL_WAYS[turn - 1]
     live = left_alone(case, way, folder / "live")
     lives = Lives(case, way, folder / "lives", random.Random(seed), len(live.answered))  # noqa: S311
     resumed = lives.lived()
@@ -258,18 +300,20 @@ def faults(seed: int, case: Case, folder: Path, counts: Counter[str]) -> list[st
     found += [f"{path} was paid again" for path in lives.again]
     found += [f"{path} was paid in a replay" for path in strict.called]
     if live.end.error is None:
-        found += unlike("replayed", strict, live)
+        found += unlike("replayed", strict, live, inside=False)
     elif strict.end.error is None or strict.end.error[1] != live.end.error[1]:
         found.append(f"the replay ended with {strict.end}, and not at {live.end.error[1]}")
     counts += Counter({"trees": 1, "that fail": live.end.error is not None, str(way): 1})
     counts += Counter({f"kills {when}": number for when, number in lives.kills.items()})
+    inside = sum(kind == "inner" for _, kind, _ in live.answered)
     counts += Counter({"records": len(live.answered), "calls": len(live.called)})
+    counts += Counter({"calls inside of functions": inside})
     return [f"seed {seed}, {way}: {one}" for one in found]
 
 
 def open_faults(seed: int, case: Case, folder: Path, counts: Counter[str]) -> list[str]:
     """Give what is wrong with the lives of a case at whose gates nobody is."""
-    turn = counts["open trees"] % 4
+    turn = counts["open trees"] % len(WAYS)
     way, other = WAYS[turn], WAYS[turn - 1]
     live = left_alone(case, way, folder / "live")
     tree, deciders = unattended(case.tree)
@@ -279,9 +323,10 @@ def open_faults(seed: int, case: Case, folder: Path, counts: Counter[str]) -> li
     resumed = lives.lived()
     strict = replayed(case, other, folder / "strict", of=folder / "lives")
     found = [*live.odd, *resumed.odd, *strict.odd]
-    found += [*unlike("resumed", resumed, live), *unlike("replayed", strict, live)]
+    found += unlike("resumed", resumed, live)
+    found += unlike("replayed", strict, live, inside=False)
     found += [f"{path} was paid again" for path in lives.again]
-    decided = sorted(path for path, one in live.answered.items() if one.kind == "gate")
+    decided = sorted(path for path, kind, _ in live.answered if kind == "gate")
     if sorted(lives.asked) != decided:
         found.append(f"asked at {lives.asked}, decided at {decided}")
     counts += Counter({"open trees": 1, "answers": len(decided), "open kills": lives.kills.total()})

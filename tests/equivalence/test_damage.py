@@ -1,7 +1,8 @@
 """The journal of a real run, cut and with flipped bits: what is resumed of it is never wrong.
 
-The run has retries behind it, parallel children, a structured answer, functions, and a loop with
-a gate in it. What is checked is the run that went on, not what was read.
+The run has parallel children, a structured answer, functions of which one asks the model, a loop
+with a gate in it, and it failed once before its end. What is checked is the run that went on, and
+not only what was read.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def tree() -> Node:
     drawn = Told([("text", "See."), ("count",), ("draw",)])
     sides: list[Node] = [
         Step(drawn, name="draws", system="Be brief."),
-        Call(Counted("list"), name="count", capture_key="found"),
+        Call(Counted("ask", late=True), name="ask", capture_key="found"),
         Step("Fill in.", name="form", schema=Filled, merge="none", capture_key="form"),
     ]
     review = Gate(
@@ -87,10 +88,13 @@ class Real:
         return self.whole.count(b"\n", 0, cut)
 
     def unpaid(self, lines: int) -> list[str]:
-        """Give the steps that are not answered in so many lines."""
-        known = {record.path for record in self.records[: max(0, lines - 1)] if record.answered}
-        steps = {record.path for record in self.records if record.kind == "step"}
-        return sorted(steps - known)
+        """Give where models are to be asked, with so many lines on record."""
+        missing = self.records[max(0, lines - 1) :]
+        return sorted(
+            record.path
+            for record in missing
+            if record.answered and record.kind in ("step", "inner")
+        )
 
 
 @cache
@@ -105,9 +109,9 @@ def real() -> Real:
         journal = Path(folder) / RUN / JOURNAL
         found = Real(case, journal.read_bytes(), read_journal(journal)[1], left)
     assert left.end.error is None
-    assert {record.kind for record in found.records} == {"step", "call", "gate"}
+    assert {record.kind for record in found.records} == {"step", "call", "gate", "inner"}
     assert [record.answered for record in found.records].count(False) == 1
-    assert "real/loop/iteration_03/review/write" in left.answered
+    assert "real/loop/iteration_03/review/write" in {record.path for record in found.records}
     assert len({record.value["decision"] for record in found.records if record.kind == "gate"}) > 1
     return found
 

@@ -387,6 +387,7 @@ def given_by(target: Tree, given: Any, path: str, mine: Copy, now: Run) -> Any:
         "read": read,
         "next": counted,
         "draw": lambda: now.draw(path, 0),
+        "ask": lambda: asked(path, now),
         "blank": lambda: None,
     }
     found = gives[target["gives"]]()
@@ -395,6 +396,15 @@ def given_by(target: Tree, given: Any, path: str, mine: Copy, now: Run) -> Any:
     if target["gives"] == "spoil":
         given = {name: str(value) for name, value in given.items()}
     return {"given": given, "found": found}
+
+
+def asked(path: str, now: Run) -> list[str]:
+    """Give what the model says to two questions of a function; the last one is what it saw."""
+    answers: list[str] = []
+    for question in ("First?", "And after {}?"):
+        now.saw[path] = [("user", question.format(*answers))]
+        answers.append(now.answer(path, now.saw[path]))
+    return answers
 
 
 def spoken(target: Tree, mine: Copy) -> tuple[Any, list[Line]]:

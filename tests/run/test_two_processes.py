@@ -75,12 +75,12 @@ def test_the_second_process_on_a_run_is_told(tmp_path: Path, form: Form) -> None
     assert idle.calls == []
 
 
-def test_a_run_can_be_read_while_another_process_writes_it(tmp_path: Path, form: Form) -> None:
+def test_a_run_can_be_read_while_another_process_writes_it(tmp_path: Path) -> None:
     """What is whole is read, and a new run may reuse it without waiting."""
-    with running(tmp_path, form):
+    with running(tmp_path, "subgraphs"):
         records = FileStore(tmp_path).read("r1")[1]
         paid = ScriptedModel(["other b"])
-        again = run_generation(TREE, model=paid, runs=tmp_path, reuse="r1", form=form)
+        again = run_generation(TREE, model=paid, runs=tmp_path, reuse="r1")
     assert [record.path for record in records] == ["p/a"]
     assert [str(message.text) for message in again.messages] == ["A.", "a", "B.", "other b"]
     assert [call.path for call in paid.calls] == ["p/b"]
