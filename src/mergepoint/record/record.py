@@ -82,6 +82,11 @@ class CallRecord:
         return self.error is None
 
     @property
+    def at_edge(self) -> bool:
+        """Say whether it is flushed in any case: a failed call, and what a person decided."""
+        return not self.answered or self.kind == "gate"
+
+    @property
     def usage(self) -> Mapping[str, Any] | None:
         """Give the provider's token counts, or None where it gave none."""
         found = self.message.usage_metadata if self.message is not None else None

@@ -77,6 +77,11 @@ def mask(text: str) -> str:
     return _SECRETS.sub(_masked, text)
 
 
+def redacted(text: str, redact: Redact) -> str:
+    """Give a text as the user's hook has it. Raises JournalError for a hook that fails."""
+    return _Hook(redact)(text)
+
+
 def encode_safe(
     plain: dict[str, Any],
     redact: Redact | None,

@@ -105,7 +105,7 @@ class FunctionCall:
         request = self._digest(context, base, facts, args, recorders)
         about = {"path": path, "run": facts.run, "host": facts.host, "inside": True}
         metadata = {**config.get("metadata", {}), METADATA: about}
-        config = {**within(config, key.full_path), "metadata": metadata}
+        config = {**within(config, facts.host, path), "metadata": metadata}
         if not recorders and self._spending.limited:  # who hears of models that pass no door
             config = with_recorder(config, Recorder())
         return Prepared(
