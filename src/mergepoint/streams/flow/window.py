@@ -131,16 +131,20 @@ class Window(Generic[T, R]):
 
     async def _pull(self) -> None:
         async with self._intake as items:
-            async for item in items:
-                if not self._limit:
-                    return
-                self._held += 1
-                if self._counted and self._running >= self._shape.width:
-                    self._waiting.append(item)
-                else:
-                    self._begin(item)
-                while self._held >= self._limit:
-                    await self._room.wait()
+            self._held += 1  # for the item that is to come
+            try:
+                async for item in items:
+                    if not self._limit:
+                        return
+                    if self._counted and self._running >= self._shape.width:
+                        self._waiting.append(item)
+                    else:
+                        self._begin(item)
+                    self._held += 1
+                    while self._held > self._limit:
+                        await self._room.wait()
+            finally:
+                self._held -= 1
 
     def _begin(self, item: T) -> None:
         task = self._create(self._run(item), name=self._name, context=self._copy())
@@ -160,13 +164,25 @@ class Window(Generic[T, R]):
                 return await awaitable(made)
             await self._spread(made)
         except BaseException:
-            self._limit = 0  # nothing more is begun
+            self._fail()
             raise
         finally:
             if self._counted:
                 self._next()
             if self._news.waiting or not self._ordered:
                 self._tell()
+
+    def _fail(self) -> None:
+        """Begin nothing more: neither what is not pulled, nor calls whose task has not yet run."""
+        if not self._limit:
+            return
+        self._limit = 0
+        calls = list(self._ready if self._ordered else self._begun)
+        current = asyncio.current_task()
+        behind = calls[calls.index(current) + 1 :] if self._ordered and current in calls else calls
+        for call in behind:
+            if not _has_run(call):
+                call.cancel()
 
     def _next(self) -> None:
         self._running -= 1
