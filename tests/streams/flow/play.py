@@ -43,7 +43,8 @@ def play(seed: int) -> Played:
     except KeyboardInterrupt:
         laws.hold("error", holds=schedule.interrupts, told="interrupted by nobody")
     except BaseExceptionGroup as errors:
-        laws.hold("unseen", holds=False, told=str(errors.exceptions))
+        forgotten = schedule.drops and bool(schedule.cleaning)  # nobody is there to be told
+        laws.hold("unseen", holds=forgotten, told=str(errors.exceptions))
     for made, plan, outcome in zip(schedule.exits, schedule.plans, outcomes, strict=False):
         _judge(schedule, made, plan, outcome)
     _look_after(schedule)
@@ -102,7 +103,7 @@ class _Reader:
         except Told as told:
             how, error = "error", str(told)
         readers = [task for task in asyncio.all_tasks() if task.get_name() == "reader"]
-        if len(readers) == 1 and not self._schedule.drops:
+        if len(readers) == 1 and not (self._schedule.drops or self._schedule.interrupts):
             told = f"{_alive()} when the last reader is done: {how} {error}"
             self._schedule.laws.hold("alive", holds=not _alive(), told=told)
         return Outcome(tuple(self._got), how, error)
@@ -153,7 +154,8 @@ def _look_after(schedule: Schedule) -> None:
         told = f"{work.running} calls of {work.name} are not over"
         laws.hold("alive", holds=work.running == 0, told=told)
     calm = not (schedule.hangs or schedule.interrupts)
-    if calm and all(len(plan.cancels) < 2 for plan in schedule.plans):
+    stops = [len(plan.cancels) + (plan.wants is not None) for plan in schedule.plans]
+    if calm and max(stops) < 2:
         for work in schedule.landing:
             told = f"{work.calls['cancelled']} calls of {work.name} were not let land"
             laws.hold("land", holds=not work.calls["cancelled"], told=told)

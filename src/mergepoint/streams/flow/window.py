@@ -79,7 +79,7 @@ class Window(Generic[T, R]):
         """Give the results. Once this generator is over, nothing of it is alive."""
         self._start(asyncio.get_running_loop())
         ready, fans, room = self._ready, self._fans, self._room
-        raised: Exception | None = None
+        raised: BaseException | None = None
         try:
             while self._held or not self._pump.over:
                 task = ready[0] if ready else None
@@ -105,7 +105,7 @@ class Window(Generic[T, R]):
                 else:
                     ready.popleft()
             self._pump.result()
-        except Exception as error:
+        except BaseException as error:
             raised = error
             raise
         finally:
@@ -214,16 +214,18 @@ class Window(Generic[T, R]):
                     fan.ahead += 1
                     self._held += 1
 
-    async def _end(self, raised: Exception | None) -> None:
+    async def _end(self, raised: BaseException | None) -> None:
         self._limit = 0
         self._ending = True
         self._room.ring()  # a fan-out that waits for room lands with what it made
         calls = list(self._ready if self._ordered else self._begun)
+        lands = self._shape.stop == "land"
         for call in calls:
-            if self._shape.stop == "cancel" or not _has_run(call):
+            if not (lands and _has_run(call)):
                 call.cancel()
+        outlasts = int(lands and isinstance(raised, Exception))  # nobody has asked it to stop yet
         try:
-            await self._pump.stop(beside=calls)
+            await self._pump.stop(beside=calls, outlasts=outlasts)
         finally:
             await self._intake.abandon()
             note_others(raised, calls)
