@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import Any, TypeVar
 
 from tests.streams.flow.laws import Expected, Laws, Told
+from tests.streams.flow.oracle import MIXES, Missed, Oracle, first, heavy, in_batches, noting
 from tests.streams.flow.parts import Faults, Item, Source, Waits, Watched, Work
 
 from mergepoint.streams.flow.batched import batched
 from mergepoint.streams.flow.mapped import mapped
-from mergepoint.streams.flow.merged import merged
+from mergepoint.streams.flow.merged import Order, merged
 from mergepoint.streams.flow.teed import teed
+from mergepoint.streams.flow.window import Stop
 
 T = TypeVar("T")
-
-Missed = list[str] | None
-Oracle = Callable[[Missed], Iterator[Any]]
-"""Gives what comes one after the other; with a list it goes on after errors, and notes them."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ class Schedule:
     drops: bool = False
 
     def __post_init__(self) -> None:
-        self._random = Random(self.seed)
+        self._random = Random(self.seed)  # noqa: S311  (no secret)
         self.exits = self._exits()
         self.plans = [self._plan() for _ in self.exits]
 
@@ -131,7 +129,7 @@ class Schedule:
         self.sources.append(source)
 
         def oracle(missed: Missed) -> Iterator[Item]:
-            return _noting(source.expected(), missed)
+            return noting(source.expected(), missed)
 
         return Made(self._watch("source", source.stream()), oracle)
 
@@ -157,7 +155,7 @@ class Schedule:
         )
         self.works.append(work)
         before.on_given.append(work.arrived.append)
-        stop = self._pick("cancel", "cancel", "land")
+        stop: Stop = self._pick("cancel", "cancel", "land")
         if stop == "land":
             self.landing.append(work)
         function = work.function(disguised=self._chance(30))
@@ -177,7 +175,7 @@ class Schedule:
 
         def oracle(missed: Missed) -> Iterator[Item]:
             for item in made.oracle(missed):
-                yield from _noting(work.expected(item), missed)
+                yield from noting(work.expected(item), missed)
 
         return Made(after, oracle)
 
@@ -185,12 +183,11 @@ class Schedule:
         lanes = [
             self._stages(self._source(number), most=1) for number in range(self._pick(1, 2, 3))
         ]
-        order, prefetch = self._pick("arrival", "turns", "declared", "key"), self._pick(0, 0, 2)
+        order: Order | None = self._pick("arrival", "turns", "declared", None)
+        prefetch = self._pick(0, 0, 2)
         streams = [lane.stream for lane in lanes]
-        if order == "key":
-            stream = merged(*streams, key=_first, prefetch=prefetch)
-        else:
-            stream = merged(*streams, order=order, prefetch=prefetch)
+        key = None if order else first
+        stream = merged(*streams, order=order or "arrival", key=key, prefetch=prefetch)
         self.loose |= order == "arrival"
         after = self._watch("merged", stream)
         taken = [0] * len(lanes)
@@ -205,7 +202,7 @@ class Schedule:
         after.on_given.append(take)
         for number, lane in enumerate(streams):
             lane.on_given.append(partial(held, number))
-        mix = _MIXES.get(order, _declared)
+        mix = MIXES[order]
         return Made(after, lambda missed: mix([lane.oracle(missed) for lane in lanes]))
 
     def _tee(self, made: Made) -> list[Made]:
@@ -232,7 +229,7 @@ class Schedule:
             return made
         size = self._pick(1, 2, 5, None)
         seconds = self._pick(None, None, 0.5, 3.0)
-        full = _heavy if self._chance(30) or (size, seconds) == (None, None) else None
+        full = heavy if self._chance(30) or (size, seconds) == (None, None) else None
         before = made.stream
         after = self._watch("batches", batched(before, size=size, seconds=seconds, full=full))
         taken = [0]
@@ -251,73 +248,4 @@ class Schedule:
         before.on_given.append(held)
         if self.loose or self.cleaning or seconds is not None:
             return Made(after, made.oracle, flat=True)
-        return Made(after, lambda missed: _in_batches(made.oracle(missed), size, full))
-
-
-def _noting(items: Iterator[T], missed: Missed) -> Iterator[T]:
-    try:
-        yield from items
-    except Told as error:
-        if missed is None:
-            raise
-        missed.append(str(error))
-
-
-def _first(item: Item) -> int:
-    return item[0]
-
-
-def _heavy(batch: Sequence[Item]) -> bool:
-    return sum(item[0] for item in batch) >= 6
-
-
-def _in_batches(
-    items: Iterator[Item], size: int | None, full: Callable[[Sequence[Item]], bool] | None
-) -> Iterator[tuple[Item, ...]]:
-    batch: list[Item] = []
-    try:
-        for item in items:
-            batch.append(item)
-            if len(batch) == size or (full is not None and full(batch)):
-                yield tuple(batch)
-                batch = []
-    except Told:
-        if batch:
-            yield tuple(batch)
-        raise
-    if batch:
-        yield tuple(batch)
-
-
-def _declared(lanes: Sequence[Iterator[Item]]) -> Iterator[Item]:
-    for lane in lanes:
-        yield from lane
-
-
-def _turns(lanes: Sequence[Iterator[Item]]) -> Iterator[Item]:
-    waiting = list(lanes)
-    while waiting:
-        lane = waiting.pop(0)
-        for item in lane:
-            yield item
-            waiting.append(lane)
-            break
-
-
-def _sorted(lanes: Sequence[Iterator[Item]]) -> Iterator[Item]:
-    heads: dict[int, Item] = {}
-    for number, lane in enumerate(lanes):
-        heads |= {number: item for item in _one(lane)}
-    while heads:
-        number = min(heads, key=lambda one: (heads[one][0], one))
-        yield heads.pop(number)
-        heads |= {number: item for item in _one(lanes[number])}
-
-
-def _one(items: Iterator[Item]) -> Iterator[Item]:
-    for item in items:
-        yield item
-        return
-
-
-_MIXES = {"turns": _turns, "declared": _declared, "key": _sorted}
+        return Made(after, lambda missed: in_batches(made.oracle(missed), size, full))
