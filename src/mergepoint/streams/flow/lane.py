@@ -56,6 +56,8 @@ class Lane(Generic[T]):
     async def _read(self) -> None:
         async with self.intake as items:
             async for item in items:
+                if self._pump.stopping:
+                    return
                 self.items.append(item)
                 self._told()
                 while len(self.items) >= self._limit:

@@ -17,6 +17,7 @@ class Pump:
     """
 
     def __init__(self, work: Coroutine[Any, Any, None], told: Callable[[], None]) -> None:
+        self.stopping = False  # an input may swallow its cancellation and give another item
         self._task = asyncio.get_running_loop().create_task(work, name="pump")
         self._task.add_done_callback(lambda _: told())
 
@@ -35,6 +36,7 @@ class Pump:
         Raises what the input raises as it is closed; an error from before has no turn any more.
         """
         late = not self._task.done()
+        self.stopping = True
         self._task.cancel()
         try:
             await ended([self._task, *beside])

@@ -83,6 +83,8 @@ class _Tee(Generic[T]):
     async def _pull(self) -> None:
         async with self._intake as items:
             async for item in items:
+                if not self.readers:
+                    return
                 for reader in self.readers:
                     reader.items.append(item)
                     reader.asks = False

@@ -65,7 +65,7 @@ class Window(Generic[T, R]):
         self._strict = self._limit == 1  # nothing goes on before the taker asks again
         self._held = 0
         self._ready: deque[Task] = deque()  # in order: all; else those with news
-        self._begun: set[Task] = set()  # not in order: all
+        self._begun: dict[Task, None] = {}  # not in order: all
         self._fans: dict[Task | None, _Fan] = {}
         self._counted = shape.prefetch > 0  # else all that is held may run
         self._running = 0
@@ -73,6 +73,7 @@ class Window(Generic[T, R]):
         self._news = Bell()
         self._room = Bell()
         self._ending = False
+        self._name = f"call of {getattr(function, '__qualname__', type(function).__name__)}"
 
     async def results(self) -> AsyncGenerator[R, None]:
         """Give the results. Once this generator is over, nothing of it is alive."""
@@ -91,7 +92,7 @@ class Window(Generic[T, R]):
                     if room.waiting:
                         self._make_room()
                     if not self._ordered:
-                        self._begun.discard(task)
+                        del self._begun[task]
                     if fan is None:
                         yield task.result()
                     else:
@@ -131,6 +132,8 @@ class Window(Generic[T, R]):
     async def _pull(self) -> None:
         async with self._intake as items:
             async for item in items:
+                if not self._limit:
+                    return
                 self._held += 1
                 if self._counted and self._running >= self._shape.width:
                     self._waiting.append(item)
@@ -140,11 +143,11 @@ class Window(Generic[T, R]):
                     await self._room.wait()
 
     def _begin(self, item: T) -> None:
-        task = self._create(self._run(item), name="call", context=self._copy())
+        task = self._create(self._run(item), name=self._name, context=self._copy())
         if self._ordered:
             self._ready.append(task)
         else:
-            self._begun.add(task)
+            self._begun[task] = None
         if self._counted:
             self._running += 1
 
@@ -157,7 +160,7 @@ class Window(Generic[T, R]):
                 return await awaitable(made)
             await self._spread(made)
         except BaseException:
-            self._limit = 0  # nothing more is pulled
+            self._limit = 0  # nothing more is begun
             raise
         finally:
             if self._counted:
