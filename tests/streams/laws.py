@@ -15,7 +15,6 @@ from pydantic import Field
 from mergepoint.streams.block import block
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.flow.each import each
-from mergepoint.streams.flow.stream import Stream
 from mergepoint.streams.params import Params
 from mergepoint.streams.registry import Registry
 from mergepoint.streams.stage import entered, run_stage
@@ -131,7 +130,7 @@ def run_lazily(
     """Give the first Things that leave a recipe whose stages run at once, pulled by the last."""
 
     async def pulled() -> list[Thing]:
-        stream: Stream[Thing] = each(list(entered(things)))
+        stream: Any = each(list(entered(things)))
         for number, params in enumerate(recipe):
             ctx = BlockContext(f"stage_{number}", width=width)
             stream = run_stage(work, stream, params, ctx)
