@@ -563,7 +563,7 @@ def test_threads_write_side_by_side(tmp_path: Path) -> None:
 def test_the_file_is_flushed_when_it_was_promised(
     sync: Any, answer: int, error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """File and new folders at creation, failed calls always, answers on request, and the end."""
+    """File and new folders, failed calls and decisions always, answers on request, the end."""
     flushed: list[int] = []
     flush = os.fsync
 
@@ -574,7 +574,8 @@ def test_the_file_is_flushed_when_it_was_promised(
     monkeypatch.setattr(os, "fsync", counted)
     journal = FileJournal.create(tmp_path / "runs" / "r1" / "x.jsonl", HEADER, sync=sync)
     assert len(flushed) == 1 + 3
-    for one, wanted in ((record("a"), answer), (failure("b"), error)):
+    decided = replace(record("c"), kind="gate", value={"decision": "approve"})
+    for one, wanted in ((record("a"), answer), (failure("b"), error), (decided, error)):
         flushed.clear()
         journal.append(one)
         assert len(flushed) == wanted

@@ -27,6 +27,7 @@ from mergepoint.tree.budget import Budget
 from mergepoint.tree.call import Call
 from mergepoint.tree.context import CallContext
 from mergepoint.tree.gate import Gate
+from mergepoint.tree.loop import Loop
 from mergepoint.tree.node import Node
 from mergepoint.tree.overrides import with_overrides
 from mergepoint.tree.step import Step
@@ -298,6 +299,47 @@ def test_a_graph_inside_of_a_call_is_in_the_same_journal(
         ("step", "pipeline/graph/inner"),
         ("call", "pipeline/graph"),
     ]
+
+
+def test_paths_inside_of_a_call_begin_with_the_calls(form: Form, *, on_loop: bool) -> None:
+    """A graph that a function runs has paths of its own, though its tree has those of the outer."""
+    model = echo()
+    inner = compile_graph(Block([Step("Inner.", name="same")]), model=model, form=form)
+    graph = Call(inner, name="graph", merge="all_messages")
+    outer = Loop(
+        [Step("Outer.", name="same"), graph],
+        name="pipeline",
+        until=lambda ctx: False,
+        max_iterations=2,
+        on_exhausted="keep",
+    )
+    chat, ctx = ChatRunner(model, form=form), RunContext(run_id="r1")
+    asyncio.run(chat.arun(ctx, outer)) if on_loop else chat.run(ctx, outer)
+    transcript = ctx.transcript()
+    replayed = transcript.replay().state
+    assert replayed is not None
+    assert texts(replayed.messages) == texts(ctx.messages)
+    inside = "pipeline/iteration_02/graph/pipeline/same"
+    assert inside in {record.path for record in transcript.records}
+    used = transcript.usage_by_path
+    assert used["pipeline/iteration_01"].calls == 2
+
+
+def test_a_graph_inside_of_a_call_may_have_its_own_journal(
+    tmp_path: Path, form: Form, *, on_loop: bool
+) -> None:
+    """Then the Call alone is in the journal around, and what the graph did in its own."""
+    model = echo()
+    inner = compile_graph(Step("Inner."), model=model, form=form, journal=tmp_path / "in")
+    outer = Block([Step("Outer."), Call(inner, name="graph", merge="all_messages")])
+    graph = compile_graph(outer, model=model, form=form, journal=tmp_path / "out")
+    for _ in range(2):
+        found = invoked(graph, {"messages": []}, config(mergepoint_run_id="r"), on_loop=on_loop)
+    assert (texts(found["messages"])[1::2], len(model.calls)) == (["to Outer.", "to Inner."], 2)
+    assert len(FileStore(tmp_path / "out").read("r")[1]) == 2
+    (run_id,) = FileStore(tmp_path / "in").runs()
+    (record,) = FileStore(tmp_path / "in").read(run_id)[1]
+    assert (run_id, record.key.full_path) == ("r.pipeline.graph", "pipeline/graph/step_01")
 
 
 def test_a_budget_counts_what_the_run_used_before(tmp_path: Path, form: Form) -> None:

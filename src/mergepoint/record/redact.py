@@ -159,7 +159,7 @@ def _field(key: str, item: Any, say: _Say) -> Any:
         return [_message(one, say) for one in item]
     if key == "message":
         return _message(item, say)
-    if key in ("steps", "failures"):
+    if key in ("steps", "inner", "failures"):
         return [_walked(record, say) for record in item]
     if key in _TEXTS or say.names:
         return _deep(item, say, _KEPT.get(key, _NONE), named=say.names and key == "params")
