@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.run.crash import ServedModel
+from tests.crash.doomed import AskingModel, Line, Tell
 
 from mergepoint import Block, Node, Step, TurnRunner, open_session
 
 SESSION = "talk"
 STEPS = 4
+
+
+class Silent(Tell):
+    """Tells nobody: what was asked is counted by the server."""
+
+    def __init__(self) -> None:
+        pass
+
+    def __call__(self, what: str, about: Any = None) -> None:
+        """Tell nobody."""
 
 
 def tree() -> Node:
@@ -23,4 +33,5 @@ def take(url: str, sessions: str, text: str, ready: Any) -> None:
     """Take a turn, or go on with it where it was accepted before."""
     memory = open_session(SESSION, sessions=sessions)
     ready.set()
-    TurnRunner(tree(), model=ServedModel(url=url)).run(memory, text, message_id=f"user-{text}")
+    model = AskingModel(ask=Line(url, 1, Silent()))
+    TurnRunner(tree(), model=model).run(memory, text, message_id=f"user-{text}")
