@@ -12,14 +12,13 @@ SESSION = "talk"
 STEPS = 4
 
 
-class Silent(Tell):
-    """Tells nobody: what was asked is counted by the server."""
+class Nobody(Tell):
+    """Who counts nothing: these turns are counted at the server alone."""
 
-    def __init__(self) -> None:
-        pass
+    def __init__(self) -> None: ...
 
     def __call__(self, what: str, about: Any = None) -> None:
-        """Tell nobody."""
+        """Hear it."""
 
 
 def tree() -> Node:
@@ -33,5 +32,5 @@ def take(url: str, sessions: str, text: str, ready: Any) -> None:
     """Take a turn, or go on with it where it was accepted before."""
     memory = open_session(SESSION, sessions=sessions)
     ready.set()
-    model = AskingModel(ask=Line(url, 1, Silent()))
+    model = AskingModel(ask=Line(url, 0, Nobody()))
     TurnRunner(tree(), model=model).run(memory, text, message_id=f"user-{text}")
