@@ -138,6 +138,23 @@ def test_an_id_belongs_to_one_entry(sessions: Sessions, act: Any) -> None:
     assert held(memory) == held(sessions.open("trip")) == before
 
 
+def test_a_run_answers_an_open_turn_alone(sessions: Sessions) -> None:
+    """What a run adds to a turn that has its answer, or is not there, is refused."""
+    memory = sessions.create("trip")
+    with pytest.raises(SessionError, match="turn 0 of session 'trip' is not there, or was clear"):
+        memory.add_response("Hello.", run="trip.0")
+    memory.add_response("Hi.", role="user")
+    memory.add_response("Hello.", run="trip.1", message_id="a1")
+    for act in (
+        lambda: memory.add_response("Ho.", run="trip.1"),
+        lambda: memory.add_working_step("response", error={"type": "E"}),
+    ):
+        with pytest.raises(SessionError, match=r"turn 1 .* has its answer already, a1"):
+            act()
+    assert memory.add_response("Hello.", run="trip.1", message_id="a1").turn == 1
+    assert len(memory.get_messages()) == 2
+
+
 def test_writers_see_each_other_when_they_write_or_look(place: Place, sessions: Sessions) -> None:
     """Two that have a session open add behind each other, and `refresh` shows what is new."""
     one, other = sessions.create("trip"), sessions_at(place.address).open("trip")

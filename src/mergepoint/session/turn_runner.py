@@ -13,6 +13,7 @@ from typing_extensions import Unpack
 from mergepoint.core.errors import GateOpen, SessionError, StepError
 from mergepoint.models.prices import Price
 from mergepoint.models.view import View
+from mergepoint.record.questions import open_questions
 from mergepoint.run.generation import arun_generation, run_generation
 from mergepoint.run.graph import Form
 from mergepoint.run.runner import ChatRunner
@@ -31,6 +32,7 @@ from mergepoint.session.turn import (
 )
 from mergepoint.session.working_step import CANCELLED, WorkingStep
 from mergepoint.tree.budget import Budget
+from mergepoint.tree.decision import Question
 from mergepoint.tree.node import Node
 
 
@@ -119,6 +121,18 @@ class TurnRunner:
         with self._turn(memory, resumable) as turn:
             turn.generation = await arun_generation(self.tree, **turn.options(given))
         return turn.reply
+
+    def questions(self, memory: SessionMemory) -> list[Question]:
+        """Give what the gates of the unfinished turn ask, from its journal alone.
+
+        Nothing is run; after a restart this is what is to be shown again. Where no turn is
+        unfinished, or it has not come to a gate, there are none.
+        """
+        memory.refresh()
+        asked, runs = memory.unfinished, memory.runs()
+        if asked is None or not runs.has(asked.run):
+            return []
+        return open_questions(*runs.read(asked.run), self.tree)
 
     @contextmanager
     def _turn(
