@@ -12,7 +12,16 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from tests.record.places import Place
 
-from mergepoint import SessionError, SessionMemory, StepCategory, StepError, StepType, open_session
+from mergepoint import (
+    SessionError,
+    SessionMemory,
+    Step,
+    StepCategory,
+    StepError,
+    StepType,
+    TurnRunner,
+    open_session,
+)
 from mergepoint.session.file_sessions import FileSessions
 from mergepoint.session.past import Past
 from mergepoint.session.sessions import SessionBrief, Sessions
@@ -70,6 +79,8 @@ def test_an_answer_is_stored_once_and_its_record_points_to_it(sessions: Sessions
     assert [one.message for one in records] == [one.id for one in answers]
     assert {one.content for one in records} == {""}
     assert records[0].path == "t/respond"
+    assert memory.get_working_steps(category="response") == records
+    assert [one.type for one in memory.get_working_steps(turn=1, category="working")] == ["plan"]
     assert [one.category for one in memory.get_working_steps(turn=2)] == [
         StepCategory.WORKING,
         StepCategory.WORKING,
@@ -318,6 +329,8 @@ def test_a_deleted_session_is_gone(place: Place, sessions: Sessions) -> None:
         assert b"Ada" not in place.raw()
     with pytest.raises(SessionError):
         memory.add_response("More.")
+    with pytest.raises(SessionError):
+        TurnRunner(Step("Answer."), model="offline").run(memory, "Hello?")
     sessions.create("trip").add_response("Anew.", role="user")
     with pytest.raises(SessionError, match=r"(was replaced|is another one than was opened)"):
         memory.add_response("More.")

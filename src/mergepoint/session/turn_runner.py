@@ -19,7 +19,6 @@ from mergepoint.run.graph import Form
 from mergepoint.run.runner import ChatRunner
 from mergepoint.session.artifacts import Artifacts
 from mergepoint.session.memory import SessionMemory
-from mergepoint.session.summary import view_of
 from mergepoint.session.turn import (
     Asked,
     Given,
@@ -30,6 +29,7 @@ from mergepoint.session.turn import (
     resumable,
     turn_of,
 )
+from mergepoint.session.view import view_of
 from mergepoint.session.working_step import CANCELLED, WorkingStep
 from mergepoint.tree.budget import Budget
 from mergepoint.tree.decision import Question
