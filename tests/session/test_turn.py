@@ -430,6 +430,14 @@ def test_blank_text_begins_no_turn(memory: SessionMemory) -> None:
     assert memory.turn == 0
 
 
+def test_a_misspelt_option_is_told(memory: SessionMemory) -> None:
+    """What a turn does not take is refused before its message is accepted."""
+    turns: Any = TurnRunner(CHAT, model=ScriptedModel(["Yes."]))
+    with pytest.raises(TypeError, match=r"takes no 'answrer' \(did you mean 'answerer'\?\)"):
+        turns.run(memory, "Hi.", message_id="m1", answrer=None)
+    assert memory.past.by_id == {}
+
+
 def test_turns_take_inputs_config_recorder_and_budget(memory: SessionMemory) -> None:
     """What a run is given, a turn is given too."""
     tree = Block([Step(Template("Answer {{ how }}."), name="answer")], name="chat", inputs=["how"])

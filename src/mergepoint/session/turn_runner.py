@@ -25,6 +25,7 @@ from mergepoint.session.turn import (
     Reply,
     Turning,
     accepted,
+    check_given,
     ended,
     resumable,
     turn_of,
@@ -86,7 +87,8 @@ class TurnRunner:
         the message and an error step left in the session; GateOpen where nobody answers at a
         gate: then the turn stays unfinished, for `resume` with the answers.
         """
-        with self._turn(memory, partial(accepted, text=text, message_id=message_id)) as turn:
+        begin = partial(accepted, text=text, message_id=message_id)
+        with self._turn(memory, begin, given) as turn:
             if turn.open:
                 turn.generation = run_generation(self.tree, **turn.options(given))
         return turn.reply
@@ -100,7 +102,8 @@ class TurnRunner:
         **given: Unpack[Given],
     ) -> Reply:
         """Do what `run` does, on an event loop."""
-        with self._turn(memory, partial(accepted, text=text, message_id=message_id)) as turn:
+        begin = partial(accepted, text=text, message_id=message_id)
+        with self._turn(memory, begin, given) as turn:
             if turn.open:
                 turn.generation = await arun_generation(self.tree, **turn.options(given))
         return turn.reply
@@ -112,13 +115,13 @@ class TurnRunner:
         its run began; later they are on record. Raises SessionError where nothing is to be
         resumed, and what `run` raises.
         """
-        with self._turn(memory, resumable) as turn:
+        with self._turn(memory, resumable, given) as turn:
             turn.generation = run_generation(self.tree, **turn.options(given))
         return turn.reply
 
     async def aresume(self, memory: SessionMemory, **given: Unpack[Given]) -> Reply:
         """Do what `resume` does, on an event loop."""
-        with self._turn(memory, resumable) as turn:
+        with self._turn(memory, resumable, given) as turn:
             turn.generation = await arun_generation(self.tree, **turn.options(given))
         return turn.reply
 
@@ -136,9 +139,10 @@ class TurnRunner:
 
     @contextmanager
     def _turn(
-        self, memory: SessionMemory, begin: Callable[[SessionMemory], Asked]
+        self, memory: SessionMemory, begin: Callable[[SessionMemory], Asked], given: Given
     ) -> Iterator[Turning]:
         """Hold the session, and write down how the turn ends."""
+        check_given(given)
         with memory.holding_turn():
             asked = begin(memory)
             turn = Turning(memory, asked, self._runner, self._artifacts)
