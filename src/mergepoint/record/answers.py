@@ -6,8 +6,8 @@ import difflib
 import json
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from langchain_core.messages import BaseMessage
@@ -15,6 +15,7 @@ from langchain_core.messages import BaseMessage
 from mergepoint.core.errors import ReplayMiss
 from mergepoint.core.path import nearest
 from mergepoint.record.record import CallRecord
+from mergepoint.record.standing import full_path_of, request_of, standing
 from mergepoint.tree.step import Content
 
 
@@ -52,18 +53,26 @@ class Answers(Protocol):
 class Resumed:
     """Answers of the run that is going on: by path and request.
 
-    An answer that was hidden in part is not on record, and is asked for again.
+    An answer that was hidden in part is not on record, and is asked for again. A call that was left
+    out stays so. Where another answer came after the one that is asked for, at the same path and
+    to another request, the one that fits is written `again`: the newest at a path stands.
     """
 
     records: Iterable[CallRecord]
+    again: Callable[[CallRecord], None] | None = None
     same_run: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
-        self._found = {_key(record): record for record in self.records if _whole(record)}
+        whole = [record for record in self.records if not record.masked]
+        self._found = standing(whole, request_of)
+        self._stands = standing(whole, full_path_of)
 
     def find(self, asked: Asked) -> CallRecord | None:
         """Give the record of the same path and request."""
-        return self._found.get((asked.path, asked.request))
+        found = self._found.get((asked.path, asked.request))
+        if found is not None and self.again is not None and self._stands[asked.path] is not found:
+            self.again(replace(found, source="replayed"))
+        return found
 
 
 @dataclass
@@ -83,7 +92,7 @@ class Reused:
         self._alike: dict[str, list[CallRecord]] = defaultdict(list)
         for record in self.records:
             if _whole(record):
-                self._exact[_key(record)] = record
+                self._exact[request_of(record)] = record
                 self._alike[record.request].append(record)
 
     def find(self, asked: Asked) -> CallRecord | None:
@@ -93,7 +102,7 @@ class Reused:
             unused = self._alike.get(asked.request, [])
             if record is None and unused:
                 record = unused[0]
-                self._exact.pop(_key(record), None)
+                self._exact.pop(request_of(record), None)
             if record is not None:
                 unused.remove(record)
             return record
@@ -107,7 +116,7 @@ class Replayed:
     same_run: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        self._found = {_key(record): record for record in self.records if record.answered}
+        self._found = standing(self.records, request_of)
 
     def find(self, asked: Asked) -> CallRecord:
         """Give the record of the same path and request.
@@ -136,10 +145,6 @@ class Replayed:
 
 def _whole(record: CallRecord) -> bool:
     return record.answered and not record.masked
-
-
-def _key(record: CallRecord) -> tuple[str, str]:
-    return (record.key.full_path, record.request)
 
 
 def _lines_of(call: CallRecord | Asked) -> list[str]:

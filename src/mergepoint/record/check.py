@@ -13,7 +13,7 @@ from mergepoint.record.export import NOT_IN_JOURNAL, transcript_of
 from mergepoint.record.header import RunHeader
 from mergepoint.record.hold import held
 from mergepoint.record.lines import JournalError, decode
-from mergepoint.record.plain import jsonable, record_from_plain
+from mergepoint.record.plain import RECORDS, jsonable, record_from_plain
 from mergepoint.record.read_journal import check_format, parsed
 from mergepoint.record.record import CallRecord
 from mergepoint.record.transcript import Transcript, read_transcript
@@ -202,7 +202,7 @@ def _unreadable(path: Path) -> Iterator[Problem]:
 
 
 def _difference(key: str, written: Any, expected: Any) -> str:
-    if key in ("steps", "failures"):
+    if key in RECORDS:
         pairs: Iterator[tuple[Any, Any]] = zip_longest(written, expected, fillvalue={})
         for one, other in pairs:
             if one != other:

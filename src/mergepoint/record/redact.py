@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mergepoint.record.lines import JournalError, encode
+from mergepoint.record.plain import RECORDS
 
 Redact = Callable[[str], str]
 
@@ -68,7 +69,7 @@ _STRUCTURE = ("path", "name", "host", "tree", "run_id", "request", "requests")
 _TEXTS = ("prompt", "response", "value", "params", "error", "inputs", "outputs", "text")
 _TAKEN = ("response", "message", "messages", "value", "inputs")
 _IDS = frozenset({"type", "id", "tool_call_id"})
-_KEPT = {"prompt": _IDS, "error": frozenset({"type", "path", "node"})}
+_KEPT = {"prompt": _IDS, "error": frozenset({"type", "path", "node", "kind"})}
 _NONE: frozenset[str] = frozenset()
 
 
@@ -154,7 +155,7 @@ def _field(key: str, item: Any, say: _Say) -> Any:
         return [_message(one, say) for one in item]
     if key == "message":
         return _message(item, say)
-    if key in ("steps", "failures"):
+    if key in RECORDS:
         return [_walked(record, say) for record in item]
     if key in _TEXTS or say.names:
         return _deep(item, say, _KEPT.get(key, _NONE), named=say.names and key == "params")

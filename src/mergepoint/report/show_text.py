@@ -75,6 +75,9 @@ def _decided(page: _Page, gate: Decided) -> None:
     if gate.question:
         page.head("It asked")
         page.text(gate.question, 2)
+    if not gate.decision:
+        page.head("Nobody has decided yet")
+        return
     page.head("It was decided to")
     page.text(gate.decision, 2)
     if gate.feedback:
@@ -191,6 +194,8 @@ def _end(fate: Fate) -> str:
         return f"superseded at {_exit(fate.at)} by the answer of {fate.by}"
     if fate.end == "rejected":
         return f"rejected at {fate.at.path}"
+    if fate.end == "left_out":
+        return f"left out with {_exit(fate.at)}, for want of budget"
     if fate.end == "dropped":
         return f"dropped at {_exit(fate.at)}"
     return f"the run ended before the exit of {_exit(fate.at)}"

@@ -12,6 +12,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from mergepoint.core.errors import MergepointError
 from mergepoint.core.path import ancestors, nearest, select
+from mergepoint.core.state import State
 from mergepoint.record.record import CallRecord
 from mergepoint.record.transcript import Transcript
 from mergepoint.report.call_view import CallView, Decided, Inside, Read, Seen
@@ -40,7 +41,11 @@ class Sight:
         self._gates = {
             record.path: record for record in transcript.records if record.kind == "gate"
         }
-        self._work = Work.of(transcript.tree, transcript.records, self._let_on())
+        self._asked = {record.path: record for record in transcript.questions}
+        self._left_out = {
+            record.path: record for record in transcript.others if record.kind == "left_out"
+        }
+        self._work = Work.of(transcript.tree, self._settled(), self._let_on())
         self._answered = {
             record.path: record for record in transcript.records if record.kind != "gate"
         }
@@ -54,13 +59,20 @@ class Sight:
 
     @cached_property
     def paths(self) -> tuple[str, ...]:
-        """Give the paths of all calls that were made and gates that were decided, in tree order."""
-        known = self._answered.keys() | self._failed.keys() | self._gates.keys()
+        """Give the paths of all calls that were made and gates that asked, in tree order."""
+        gates = self._gates.keys() | self._asked.keys()
+        known = self._answered.keys() | self._failed.keys() | gates
         return tuple(path for path in self._work.shapes if path in known)
 
     @cached_property
     def _calls(self) -> tuple[str, ...]:
-        return tuple(path for path in self.paths if path not in self._gates)
+        gates = self._gates.keys() | self._asked.keys()
+        return tuple(path for path in self.paths if path not in gates)
+
+    def _settled(self) -> tuple[CallRecord, ...]:
+        """Give a record for each path, also where a gate still waits or nothing was called."""
+        aside = {**self._asked, **self._left_out}
+        return (*aside.values(), *self._transcript.records)
 
     @cached_property
     def _fates(self) -> Fates:
@@ -84,8 +96,8 @@ class Sight:
 
     def call(self, path: str) -> CallView:
         """Give the call or decision at an exact path, one of `paths`."""
-        if path in self._gates:
-            return self._decision(self._gates[path])
+        if path in self._asked or path in self._gates:
+            return self._decision(self._asked.get(path) or self._gates[path])
         failed = self._failed.get(path, [])
         record = self._answered.get(path) or failed[-1]
         view = self._replay.views[path]
@@ -131,14 +143,14 @@ class Sight:
 
     def _decision(self, record: CallRecord) -> CallView:
         held = self._replay.held[record.path].kept
-        kept = self._let_on()[record.path]
-        decision = Decision.of(record.value)
+        kept = State() if record.asks else self._let_on()[record.path]
+        said = {"decision": "", "feedback": ""} if record.asks else record.value
         decided = Decided(
             question=str(record.prompt),
             held=tuple(self._let_through(record.path, held)),
             held_outputs=dict(held.outputs),
-            decision=decision.decision,
-            feedback=decision.feedback,
+            decision=said["decision"],
+            feedback=said["feedback"],
             kept=tuple(self._let_through(record.path, kept)),
             kept_outputs=dict(kept.outputs),
         )
@@ -192,7 +204,9 @@ class Sight:
             return None
         kind = self._work.shapes[path]["kind"]
         if kind == Gate.kind:
-            return f"{path} is a gate that nobody has decided about"
+            return f"{path} is a gate to which nothing has come yet"
+        if path in self._left_out:
+            return f"{path} was left out: {(self._left_out[path].error or {})['message']}"
         if kind in (Block.kind, Loop.kind):
             inside = [call for call in self.paths if path in ancestors(call)]
             return f"{path} is a {kind}, no call; calls in it: {', '.join(inside) or 'none'}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from mergepoint.core.state import State
 from mergepoint.record.answers import Asked
 from mergepoint.record.record import CallKey, CallRecord, now
 from mergepoint.record.request import Digests
+from mergepoint.record.standing import open_questions
 from mergepoint.run.facts import Facts
 from mergepoint.run.recorder import Event, Recorder, recorders_of
 from mergepoint.tree.decision import Answerer, Decision, Question
@@ -46,7 +48,8 @@ def decide(
     if answerer is None:
         return asked.interrupted() if interrupts else asked.refused()
     asked.opened()
-    given = answerer(asked.shown())
+    with asked.left_open():
+        given = answerer(asked.shown())
     if inspect.isawaitable(given):
         if inspect.iscoroutine(given):
             given.close()
@@ -70,10 +73,13 @@ async def adecide(
     if answerer is None:
         return asked.interrupted() if interrupts else asked.refused()
     asked.opened()
-    if inspect.iscoroutinefunction(answerer):
-        return asked.written(await answerer(asked.shown()))
-    given = await asyncio.to_thread(answerer, asked.shown())
-    return asked.written(await given if inspect.isawaitable(given) else given)
+    with asked.left_open():
+        if inspect.iscoroutinefunction(answerer):
+            given = await answerer(asked.shown())
+        else:
+            given = await asyncio.to_thread(answerer, asked.shown())
+            given = await given if inspect.isawaitable(given) else given
+    return asked.written(given)
 
 
 class Asking:
@@ -136,7 +142,35 @@ class Asking:
 
     def refused(self) -> Decision:
         """Raise GateOpen: nobody is there who could answer."""
-        raise GateOpen([self.question])
+        with self.left_open():
+            raise GateOpen([self.question])
+
+    @contextmanager
+    def left_open(self) -> Iterator[None]:
+        """Put the question on record where nobody answers it in the meantime."""
+        try:
+            yield
+        except GateOpen:
+            self._ask_on_record()
+            raise
+
+    def _ask_on_record(self) -> None:
+        """Write the question into those journals in which it does not stand open already."""
+        question = self.question
+        record = CallRecord(
+            key=self._key,
+            prompt=question.text,
+            started=self._started,
+            ended=now(),
+            request=question.key,
+            kind="gate",
+            messages=question.kept.messages,
+            outputs=question.kept.outputs,
+        )
+        for recorder in self._recorders:
+            known = open_questions(recorder.journal.records)
+            if (record.key, record.request) not in [(one.key, one.request) for one in known]:
+                recorder.journal.append(record)
 
     def written(self, given: Any) -> Decision:
         """Give the decision in an answer, once it is on record.
@@ -165,6 +199,7 @@ class Asking:
         """
         if self._raises:
             return self.refused()
+        self._ask_on_record()
         plain = self.question.to_plain()
         while True:
             given = interrupt(plain)

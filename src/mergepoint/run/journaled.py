@@ -72,7 +72,7 @@ def resume_journal(
     ctx.inputs = dict(header.inputs)
     ctx.messages = list(header.messages)
     ctx.recorder.journal = journal
-    ctx.recorder.answers = Resumed(journal.records)
+    ctx.recorder.answers = Resumed(journal.records, again=journal.append)
     return journal
 
 

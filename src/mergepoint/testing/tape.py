@@ -16,6 +16,7 @@ from mergepoint.record.answers import Asked, Replayed
 from mergepoint.record.journal import MemoryJournal
 from mergepoint.record.record import CallRecord
 from mergepoint.record.request import Digests
+from mergepoint.record.standing import request_of
 from mergepoint.run.recorder import METADATA, Recorder
 
 Redact = Callable[[str], str]
@@ -71,7 +72,7 @@ class Played(Replayed):
         self._turns = threading.Lock()
         self._left: dict[Key, deque[CallRecord]] = defaultdict(deque)
         for record in playable(self.records):
-            self._left[key_of(record)].append(record)
+            self._left[request_of(record)].append(record)
         self._known = frozenset(self._left)
 
     @property
@@ -97,7 +98,7 @@ class Played(Replayed):
     def _reason(self, asked: Asked) -> str:
         if (asked.path, asked.request) in self._known:
             return f"the call at {asked.path} is made more often than it is on record"
-        unused = [record for record in self.unused if record.answered]
+        unused = [record for record in self.unused if record.settled]
         try:  # the last record of a path is the one that is compared
             Replayed([*self.records, *reversed(unused)]).find(asked)
         except ReplayMiss as miss:
@@ -155,19 +156,14 @@ def strange(paths: Sequence[str]) -> str:
 
 
 def playable(records: Iterable[CallRecord]) -> list[CallRecord]:
-    """Give the records that can answer a call.
+    """Give the records that can answer a call, or say that it is left out.
 
     Where no try was answered, a message that was refused is: it is refused again.
     """
     own = [record for record in records if record.kind != "inner"]
-    answered = {key_of(record) for record in own if record.answered}
+    settled = {request_of(record) for record in own if record.settled}
     return [
         record
         for record in own
-        if record.answered or (record.message is not None and key_of(record) not in answered)
+        if record.settled or (record.message is not None and request_of(record) not in settled)
     ]
-
-
-def key_of(record: CallRecord) -> Key:
-    """Give where a record is found."""
-    return record.key.full_path, record.request

@@ -40,17 +40,20 @@ class Kept:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Give the paths of all calls of the tree, in its order."""
+        """Give the paths of all calls of the tree, in its order; of loops as far as they came."""
+        from mergepoint.report.unrolled import unrolled
         from mergepoint.tree.outline import leaf_paths
 
-        return tuple(leaf_paths(self.transcript.tree))
+        known = {record.path for record in self.records}
+        if self.transcript.error:
+            known.add(str(self.transcript.error["path"]))
+        return tuple(leaf_paths(unrolled(self.transcript.tree, known)))
 
     @property
     def missing(self) -> list[str]:
         """Give the paths without an answer; none where the run is done."""
-        from mergepoint.record.export import unanswered
-
-        return [] if self.stage == "done" else unanswered(self.transcript.tree, self.records)
+        settled = {record.path for record in self.records if record.settled}
+        return [] if self.stage == "done" else [at for at in self.paths if at not in settled]
 
     @property
     def tokens(self) -> int:
@@ -90,7 +93,7 @@ def read_kept(folder: Path) -> Kept:
     journal, file = folder / JOURNAL, folder / TRANSCRIPT
     if not journal.is_file():
         transcript = read_transcript(file)
-        records = (*transcript.records, *transcript.failures)
+        records = transcript.everything
         return Kept(folder=folder, stage=_stage(transcript), transcript=transcript, records=records)
     going = held(journal)  # asked first: of a run that ends now, all is read as if it went on
     header, records = read_journal(journal)
