@@ -68,6 +68,8 @@ if TYPE_CHECKING:
     from mergepoint.run.interpret import interpret as interpret
     from mergepoint.run.recorder import Event as Event
     from mergepoint.run.recorder import Recorder as Recorder
+    from mergepoint.run.resume import aresume_graph as aresume_graph
+    from mergepoint.run.resume import resume_graph as resume_graph
     from mergepoint.run.runner import ChatRunner as ChatRunner
     from mergepoint.tree.block import Block as Block
     from mergepoint.tree.block import Input as Input
@@ -128,6 +130,7 @@ _HOMES = {
     "run.context": "RunContext",
     "run.generation": "Generation arun_generation run_generation",
     "run.graph": "Graph compile_graph",
+    "run.resume": "aresume_graph resume_graph",
     "run.interpret": "ainterpret interpret",
     "run.recorder": "Event Recorder",
     "run.runner": "ChatRunner",

@@ -85,7 +85,7 @@ def check(case: Case, budget: Budget | None = None) -> Counter[str]:
 
 
 def test_views_and_fates_are_those_of_the_run() -> None:
-    """Of 250 random trees, also failing and cut ones, calls show what was seen and what was left."""
+    """Of 250 random trees, cut short or failing too, calls show what they saw and left."""
     ends: Counter[str] = Counter()
     for seed in range(CASES):
         keep = Budget(calls=2 + seed % 4, on_exhausted="keep")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -38,7 +37,8 @@ def decide(
 ) -> Decision:
     """Give the decision at a gate: one on record, the gate's own function's, or the answerer's.
 
-    Where nobody answers it raises GateOpen, or with `interrupts` stops the graph it runs in.
+    Where nobody answers, or the answerer raises GateOpen, it raises GateOpen, or with `interrupts`
+    stops the graph it runs in.
     Raises StepError for an answer that does not fit.
     """
     asked = Asking(question, facts, config)
@@ -48,8 +48,10 @@ def decide(
     if answerer is None:
         return asked.interrupted() if interrupts else asked.refused()
     asked.opened()
-    with asked.left_open():
+    try:
         given = answerer(asked.shown())
+    except GateOpen:
+        return asked.interrupted() if interrupts else asked.refused()
     if inspect.isawaitable(given):
         if inspect.iscoroutine(given):
             given.close()
@@ -73,13 +75,18 @@ async def adecide(
     if answerer is None:
         return asked.interrupted() if interrupts else asked.refused()
     asked.opened()
-    with asked.left_open():
-        if inspect.iscoroutinefunction(answerer):
-            given = await answerer(asked.shown())
-        else:
-            given = await asyncio.to_thread(answerer, asked.shown())
-            given = await given if inspect.isawaitable(given) else given
+    try:
+        given = await _answered(answerer, asked.shown())
+    except GateOpen:
+        return asked.interrupted() if interrupts else asked.refused()
     return asked.written(given)
+
+
+async def _answered(answerer: Answerer, question: Question) -> Any:
+    if inspect.iscoroutinefunction(answerer):
+        return await answerer(question)
+    given = await asyncio.to_thread(answerer, question)
+    return await given if inspect.isawaitable(given) else given
 
 
 class Asking:
@@ -142,17 +149,8 @@ class Asking:
 
     def refused(self) -> Decision:
         """Raise GateOpen: nobody is there who could answer."""
-        with self.left_open():
-            raise GateOpen([self.question])
-
-    @contextmanager
-    def left_open(self) -> Iterator[None]:
-        """Put the question on record where nobody answers it in the meantime."""
-        try:
-            yield
-        except GateOpen:
-            self._ask_on_record()
-            raise
+        self._ask_on_record()
+        raise GateOpen([self.question])
 
     def _ask_on_record(self) -> None:
         """Write the question into those journals in which it does not stand open already."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,8 @@ from mergepoint.tree.template import Reads
 
 RUN_ID = "mergepoint_run_id"
 SEED = "mergepoint_seed"
+THREAD = "thread_id"  # LangGraph's
+WITHIN = "__mergepoint_within"  # LangChain takes keys without the underscores into the metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +108,16 @@ def unused_run_id(run_id: str, path: str, messages: Iterable[BaseMessage]) -> st
 
     Ids of messages start with it, and hosts replace messages that share an id.
     """
-    stem, number, unused = f"{path}/", 1, run_id
+    return next(unused_run_ids(run_id, path, messages))
+
+
+def unused_run_ids(run_id: str, path: str, messages: Iterable[BaseMessage]) -> Iterator[str]:
+    """Give one id after the other of those for which the conversation holds no message."""
     taken = {str(message.id) for message in messages if message.id}
-    while any(name.startswith(f"{unused}/{stem}") for name in taken):
-        number += 1
-        unused = f"{run_id}.{number}"
-    return unused
+    for number in itertools.count(1):
+        unused = run_id if number == 1 else f"{run_id}.{number}"
+        if not any(name.startswith(f"{unused}/{path}/") for name in taken):
+            yield unused
 
 
 def facts_from(config: RunnableConfig, *, inputs: Mapping[str, Any], scope: str = "") -> Facts:
@@ -140,9 +147,18 @@ def context_of(path: str, base: Messages, facts: Facts, reads: Reads | None) -> 
 def host_prefix(config: RunnableConfig) -> str:
     """Give the names of the host's nodes around a root, read once from the engine's namespace.
 
-    Its last name is the root's own.
+    Its last name is the root's own. Within a Call the Call's path stands for the nodes around it.
     """
-    return SEPARATOR.join(node_names(config.get("metadata", {}))[:-1])
+    path, around = config.get("configurable", {}).get(WITHIN, ("", 0))
+    names = node_names(config.get("metadata", {}))[around:-1]
+    return SEPARATOR.join([path, *names] if path else names)
+
+
+def within(config: RunnableConfig, path: str) -> RunnableConfig:
+    """Give the config for what runs inside of the Call at a full path."""
+    around = len(node_names(config.get("metadata", {})))
+    options = {**config.get("configurable", {}), WITHIN: (path, around)}
+    return {**config, "configurable": options}
 
 
 def node_names(metadata: Mapping[str, Any]) -> list[str]:

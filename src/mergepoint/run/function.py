@@ -18,7 +18,7 @@ from langgraph.pregel import Pregel
 from mergepoint.record.answers import Asked
 from mergepoint.record.record import CallKey, CallRecord, error_of, now
 from mergepoint.record.request import call_digest
-from mergepoint.run.facts import Facts, context_of
+from mergepoint.run.facts import Facts, context_of, within
 from mergepoint.run.outcome import Outcome, outcome_of
 from mergepoint.run.recorder import METADATA, Event, Recorder, recorders_of
 from mergepoint.tree.call import Call
@@ -104,7 +104,8 @@ class FunctionCall:
         request = self._digest(context, base, facts, args, recorders)
         about = {"path": path, "run": facts.run, "host": facts.host, "inside": True}
         metadata = {**config.get("metadata", {}), METADATA: about}
-        return _Prepared(key, context, args, request, {**config, "metadata": metadata}, recorders)
+        config = {**within(config, key.full_path), "metadata": metadata}
+        return _Prepared(key, context, args, request, config, recorders)
 
     def _filled(self, args: Mapping[str, Any], context: CallContext) -> dict[str, Any]:
         """Give the arguments with what their templates read."""

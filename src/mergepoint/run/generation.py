@@ -13,8 +13,6 @@ from langchain_core.messages import BaseMessage, convert_to_messages
 from mergepoint.core.errors import MergepointError, StepError
 from mergepoint.models.prices import Price
 from mergepoint.models.view import View
-from mergepoint.record.file_store import JOURNAL, FileStore
-from mergepoint.record.lines import JournalError
 from mergepoint.record.record import CallRecord
 from mergepoint.record.store import RunJournal, Store
 from mergepoint.record.store_at import store_at
@@ -24,11 +22,13 @@ from mergepoint.run.context import RunContext
 from mergepoint.run.deciding import by_path
 from mergepoint.run.graph import Form
 from mergepoint.run.journaled import (
+    EXCLUSIVE,
+    Given,
+    Journaling,
+    Origin,
     end_journal,
-    replay_journal,
-    resume_journal,
-    reuse_journal,
-    start_journal,
+    hold_journal,
+    named_run,
 )
 from mergepoint.run.runner import ChatRunner
 from mergepoint.run.spending import Spending
@@ -38,6 +38,7 @@ from mergepoint.tree.decision import Answerer
 from mergepoint.tree.node import Node, root_path
 
 TRANSCRIPT = "transcript.json"
+Run = Path | str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +55,6 @@ class Generation:
     usage: Mapping[str, Any]
     path_of_run: Path | None
     transcript: Transcript
-
-
-@dataclass(frozen=True, slots=True)
-class _Origin:
-    """The run that another one goes on from."""
-
-    resume: Path | str | None
-    reuse: Path | str | None
-    replay: Path | str | None
-
-    def __post_init__(self) -> None:
-        if len([way for way in (self.resume, self.reuse, self.replay) if way is not None]) > 1:
-            raise StepError("resume, reuse and replay exclude each other; give one")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +107,11 @@ def run_generation(
     ReplayMiss for a call that is not on record; JournalError for a journal
     that cannot be read or is being written.
     """
-    origin = _Origin(resume, reuse, replay)
+    origin = Origin(reuse, replay)
     runner = ChatRunner(model, form=form, view=view, budget=budget, prices=prices)
     calls = Calls(model, view=view, spending=Spending(budget, prices))
     ctx = _given(ctx, inputs, messages, answerer, resumed=resume is not None)
-    home = _prepared(tree, calls, ctx, store_at(runs), origin)
+    home = _prepared(tree, calls, ctx, store_at(runs), origin, resume)
     try:
         runner.run(ctx, tree)
     finally:
@@ -149,11 +137,11 @@ async def arun_generation(
     prices: Mapping[str, Price] | None = None,
 ) -> Generation:
     """Do what `run_generation` does, on an event loop."""
-    origin = _Origin(resume, reuse, replay)
+    origin = Origin(reuse, replay)
     runner = ChatRunner(model, form=form, view=view, budget=budget, prices=prices)
     calls = Calls(model, view=view, spending=Spending(budget, prices))
     ctx = _given(ctx, inputs, messages, answerer, resumed=resume is not None)
-    home = _prepared(tree, calls, ctx, store_at(runs), origin)
+    home = _prepared(tree, calls, ctx, store_at(runs), origin, resume)
     try:
         await runner.arun(ctx, tree)
     finally:
@@ -182,43 +170,41 @@ def _given(
     return ctx
 
 
-def _prepared(tree: Node, calls: Calls, ctx: RunContext, store: Store, origin: _Origin) -> _Home:
+def _prepared(
+    tree: Node, calls: Calls, ctx: RunContext, store: Store, origin: Origin, resume: Run
+) -> _Home:
     """Open the journal of a run, and let the context know what is on record."""
     path = root_path(as_tree(tree))
-    if origin.resume is not None:
-        store, run_id = _named(store, origin.resume)
-        journal = resume_journal(ctx, tree, calls.made_for(tree, path), store, run_id)
+    if resume is not None:
+        if origin:
+            raise StepError(EXCLUSIVE)
+        store, run_id = named_run(store, resume)
+        journal = Journaling(store, tree, path, calls.made_for(tree, path)).go_on(run_id)
+        header = journal.header
+        ctx.run_id, ctx.inputs = header.run_id, dict(header.inputs)
+        ctx.messages = list(header.messages)
+        hold_journal(ctx, journal, None)
         return _Home(journal, store, store.folder_of(run_id))
-    if origin.reuse is not None:
-        reuse_journal(ctx, *_named(store, origin.reuse))
-    if origin.replay is not None:
-        replay_journal(ctx, *_named(store, origin.replay))
-    folder = store.folder_of(ctx.run_id_for(tree))
+    answers = origin.answers(store)
+    run_id = ctx.run_id_for(tree)
+    folder = store.folder_of(run_id)
     try:
-        journal = start_journal(ctx, tree, calls.made_for(tree, path), store)
+        given = Given(
+            run_id=run_id,
+            created_at=ctx.created_at,
+            seed=ctx.seed,
+            messages=ctx.messages,
+            inputs=ctx.inputs,
+        )
+        journal = Journaling(store, tree, path, calls.made_for(tree, path)).begin(given)
     except MergepointError as error:
         ctx.begin(tree, ctx.inputs)
         ctx.fail(error)
-        if folder is not None and not (folder / JOURNAL).exists():  # that would be another run's
+        if folder is not None and not store.has(run_id):  # that would be another run's
             write_transcript(ctx.transcript(), folder / TRANSCRIPT, redact=store.redact)
         raise
+    hold_journal(ctx, journal, answers)
     return _Home(journal, store, folder)
-
-
-def _named(store: Store, run: Path | str) -> tuple[Store, str]:
-    """Give store and id of a run that is named by its folder or by its id.
-
-    Raises JournalError for a folder without a journal.
-    """
-    folder = Path(run)
-    if (folder / JOURNAL).is_file():
-        folder = folder if folder.name not in ("", "..") else folder.resolve()
-        return FileStore(folder.parent, sync=store.sync, redact=store.redact), folder.name
-    if len(folder.parts) > 1:
-        raise JournalError(
-            f"{folder} is no folder with a {JOURNAL}; give a run's folder, or its id in {store}"
-        )
-    return store, str(run)
 
 
 def _finish(ctx: RunContext, home: _Home) -> None:

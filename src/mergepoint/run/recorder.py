@@ -187,6 +187,19 @@ def recorders_of(config: RunnableConfig) -> list[Recorder]:
     return found
 
 
+def with_recorder(config: RunnableConfig, recorder: Recorder) -> RunnableConfig:
+    """Give a config whose callbacks include a recorder; the given one stays as it is."""
+    callbacks = config.get("callbacks")
+    if callbacks is None:
+        handlers: Any = [recorder]
+    elif isinstance(callbacks, list):
+        handlers = [*callbacks, recorder]
+    else:
+        handlers = callbacks.copy()
+        handlers.add_handler(recorder, inherit=True)
+    return {**config, "callbacks": handlers}
+
+
 def _record(
     call: _Open, message: AIMessage | None, error: BaseException | None, cost: float | None
 ) -> CallRecord:
