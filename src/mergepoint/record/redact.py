@@ -66,7 +66,7 @@ _NAMES = re.compile(
 )
 _METADATA = ("response_metadata", "additional_kwargs")
 _STRUCTURE = ("path", "name", "host", "tree", "run_id", "request", "requests")
-_TEXTS = ("prompt", "response", "value", "params", "error", "inputs", "outputs", "text")
+_TEXTS = ("prompt", "response", "value", "params", "error", "inputs", "outputs", "text", "meta")
 _TAKEN = ("response", "message", "messages", "value", "inputs")
 _IDS = frozenset({"type", "id", "tool_call_id"})
 _KEPT = {"prompt": _IDS, "error": frozenset({"type", "path", "node", "kind"})}
@@ -76,6 +76,12 @@ _NONE: frozenset[str] = frozenset()
 def mask(text: str) -> str:
     """Give a text with keys of known forms masked."""
     return _SECRETS.sub(_masked, text)
+
+
+def hides(name: str, value: Any) -> bool:
+    """Say whether anything is masked in a value that stands under a name."""
+    plain = {name: value}
+    return bool(_deep(plain, _Mask(), named=True) != plain)
 
 
 def encode_safe(

@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sql
 from sqlalchemy.exc import OperationalError
 
-from mergepoint.record.hold import hold_at, release
+from mergepoint.record.hold import held, hold_at, release
 from mergepoint.record.lines import JournalError
 from mergepoint.record.sql_database import Database, dropped
 
@@ -51,9 +51,16 @@ def hold_run(database: Database, run_id: str) -> Held:
         raise
 
 
+def held_run(database: Database, run_id: str) -> bool:
+    """Say whether a process writes a run now."""
+    with database.connected() as connection, database.told("look at the locks of"):
+        if database.kind == "sqlite":
+            return held(_lock_of(connection, run_id))
+        return _session(connection, _key_of(connection, run_id)) is not None
+
+
 def _by_file(_: Database, connection: sql.Connection, run_id: str) -> Callable[[], None]:
-    main = str(connection.exec_driver_sql("PRAGMA database_list").one()[2])
-    path = Path(f"{main}.{run_id}.lock")
+    path = _lock_of(connection, run_id)
     try:
         file = hold_at(path)
     except OSError as error:
@@ -71,9 +78,7 @@ def _by_file(_: Database, connection: sql.Connection, run_id: str) -> Callable[[
 
 
 def _by_session(database: Database, connection: sql.Connection, run_id: str) -> Callable[[], None]:
-    schema = connection.exec_driver_sql("SELECT current_schema()").scalar_one()
-    digest = hashlib.blake2b(f"mergepoint {schema} {run_id}".encode(), digest_size=8).digest()
-    key = int.from_bytes(digest, signed=True)
+    key = _key_of(connection, run_id)
     connection.exec_driver_sql(f"SET lock_timeout = '{_PATIENCE}'")
     try:
         connection.execute(sql.select(sql.func.pg_advisory_lock(key)))
@@ -93,8 +98,29 @@ def _by_session(database: Database, connection: sql.Connection, run_id: str) -> 
     return let_go
 
 
+def _lock_of(connection: sql.Connection, run_id: str) -> Path:
+    """Give the file beside an SQLite database that its writer of a run locks."""
+    main = str(connection.exec_driver_sql("PRAGMA database_list").one()[2])
+    return Path(f"{main}.{run_id}.lock")
+
+
+def _key_of(connection: sql.Connection, run_id: str) -> int:
+    """Give the number of the advisory lock of a run."""
+    schema = connection.exec_driver_sql("SELECT current_schema()").scalar_one()
+    digest = hashlib.blake2b(f"mergepoint {schema} {run_id}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, signed=True)
+
+
 def _holder(connection: sql.Connection, key: int) -> str:
     """Say which process of the server holds a lock, and from where its client came."""
+    found = _session(connection, key)
+    if found is None:
+        return ""
+    return f" (server process {found[0]}{f', client {found[1]}' if found[1] else ''})"
+
+
+def _session(connection: sql.Connection, key: int) -> Any:
+    """Give process and client address of the session that holds a lock, None where none does."""
     query: Any = sql.text(
         "SELECT a.pid, a.client_addr FROM pg_locks l JOIN pg_stat_activity a USING (pid) "
         "WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 "
@@ -102,7 +128,4 @@ def _holder(connection: sql.Connection, key: int) -> str:
         "AND l.classid::bigint = :high AND l.objid::bigint = :low"
     )
     parts = {"high": key >> 32 & 0xFFFFFFFF, "low": key & 0xFFFFFFFF}
-    found = connection.execute(query, parts).first()
-    if found is None:
-        return ""
-    return f" (server process {found[0]}{f', client {found[1]}' if found[1] else ''})"
+    return connection.execute(query, parts).first()

@@ -47,7 +47,8 @@ class RunContext:
     A run reads `messages` and `inputs`, and changes `messages` and `outputs` once, when it has
     succeeded. When it fails they stay as they were, and `error` says {type, message, path, node}.
     `steps` holds the answered calls. A context may be run again, for another turn of the same
-    conversation: the ids of the second turn start with `<run_id>.2`.
+    conversation: the ids of the second turn start with `<run_id>.2`. `meta` is your own data; it
+    is kept in the header of a run's journal.
     """
 
     messages: list[BaseMessage] = field(default_factory=list)
@@ -55,6 +56,7 @@ class RunContext:
     run_id: str = field(default_factory=new_run_id)
     seed: int = 0
     config: RunnableConfig = field(default_factory=RunnableConfig)
+    meta: Mapping[str, Any] = field(default_factory=dict)
     outputs: dict[str, Any] = field(default_factory=dict)
     error: dict[str, str] | None = None
     created_at: datetime = field(default_factory=lambda: datetime.now(UTC))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from mergepoint.apps.cli.arguments import TargetArgument
 from mergepoint.apps.cli.options import (
     AnswerOption,
     BaseUrlOption,
@@ -30,7 +30,7 @@ from mergepoint.apps.cli.options import (
     RunIdOption,
     SeedOption,
     SetOption,
-    TargetArgument,
+    StoreOption,
     TracebackOption,
     ViewOption,
     WithoutOption,
@@ -39,6 +39,8 @@ from mergepoint.apps.cli.options import (
 
 if TYPE_CHECKING:
     from mergepoint.apps.cli.command import Command
+    from mergepoint.apps.cli.home import Home
+    from mergepoint.apps.cli.homes import Homes
     from mergepoint.apps.cli.job import Job
 
 EXAMPLES = (
@@ -76,16 +78,18 @@ def run(
     resume: ResumeOption = None,
     reuse: ReuseOption = None,
     replay: ReplayOption = None,
-    out: OutOption = Path("runs"),
+    out: OutOption = None,
+    store: StoreOption = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
     traceback: TracebackOption = False,
 ) -> None:
-    """Run a tree: its result goes to stdout, how it came about to DIR/ID/transcript.json.
+    """Run a tree: its result goes to stdout, how it came about to DIR/ID, or to a database.
 
     Before a real model is called it says how many calls are coming, and on a terminal it asks.
     """
     from mergepoint.apps.cli.command import Command
+    from mergepoint.apps.cli.homes import Homes
     from mergepoint.apps.cli.inputs import read_inputs
     from mergepoint.apps.cli.origin import check_resumed, origin_of
 
@@ -105,24 +109,19 @@ def run(
     inputs = read_inputs(given, input_file)
     if resume is not None:
         check_resumed(inputs, message, run_id)
-    job = job_of(
-        command,
-        quiet=quiet,
-        origin=origin_of(resume=resume, reuse=reuse, replay=replay, out=out),
-        out=out,
-        inputs=inputs,
-        answers=answer,
-    )
+    homes = Homes.at(out, store)
+    origin = origin_of(homes, resume=resume, reuse=reuse, replay=replay)
+    job = job_of(command, homes, quiet=quiet, origin=origin, inputs=inputs, answers=answer)
     job = replace(job, messages=message, seed=seed, run_id=run_id)
     run_job(job, yes=yes, json=json, quiet=quiet)
 
 
 def job_of(
     command: Command,
+    homes: Homes,
     *,
     quiet: bool,
-    origin: Mapping[str, Path],
-    out: Path,
+    origin: Mapping[str, Home] = MappingProxyType({}),
     inputs: Mapping[str, Any] = MappingProxyType({}),
     answers: Sequence[str] = (),
 ) -> Job:
@@ -145,19 +144,16 @@ def job_of(
     if said and not quiet:
         tell(said)
     return Job(
+        command=command,
         tree=tree,
         model=had_model(command.model, base_url=command.base_url),
+        homes=homes,
         inputs=inputs,
-        form=command.form,
-        view=command.view,
         origin=origin,
-        max_concurrency=command.max_concurrency,
         budget=read_budget(command.budget),
         prices=read_prices(command.prices),
         answers=read_answers(answers, tree),
-        out=out,
         source=found.file,
-        command=command,
     )
 
 

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from mergepoint.apps.cli.folders import name_of
 from mergepoint.apps.cli.job import Finished
 from mergepoint.apps.cli.output import (
     LABEL,
@@ -57,7 +56,9 @@ def tell_summary(tree: Node, finished: Finished) -> None:
         _tell_usage(transcript)
     for label, file in finished.files.items():
         _line(label, str(file))
-    _line("look inside", f"mergepoint show {name_of(finished.folder)} PATH")
+    if finished.home.folder is None:
+        _line("kept as", finished.home.place)
+    _line("look inside", f"mergepoint show {finished.home.name} PATH")
     if transcript.offline:
         tell()
         tell(_OFFLINE, style="yellow")
@@ -72,6 +73,7 @@ def to_json(finished: Finished) -> dict[str, Any]:
         "calls": finished.transcript.model_calls,
         "seconds": round(finished.seconds, 3),
         **{label: str(file) for label, file in finished.files.items()},
+        "store": str(finished.home.store),
     }
 
 
