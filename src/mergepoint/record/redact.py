@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from mergepoint.core.errors import MergepointError
 from mergepoint.record.lines import JournalError, encode
 from mergepoint.record.plain import RECORDS
 
@@ -103,6 +104,16 @@ def encode_safe(
     return encoded(_walked(plain, _Mask())) if suspicious(line) else line
 
 
+def safe(plain: dict[str, Any], redact: Redact | None) -> dict[str, Any]:
+    """Give the plain data of a header, record or transcript as `encode_safe` writes it."""
+    return _walked(plain if redact is None else _walked(plain, _Hook(redact)), _Mask())
+
+
+def safe_texts(value: Any, redact: Redact | None) -> Any:
+    """Give a message's plain data with each text as it is written; types and ids stay."""
+    return _deep(value if redact is None else _deep(value, _Hook(redact), _IDS), _Mask(), _IDS)
+
+
 def suspicious(text: bytes) -> bool:
     """Say whether there may be something to mask in a JSON text."""
     lower = text.lower()
@@ -133,6 +144,8 @@ class _Hook:
     def __call__(self, text: str) -> str:
         try:
             said = self._redact(text)
+        except MergepointError:
+            raise
         except Exception as error:
             raise JournalError(
                 f"the redact hook raised {type(error).__name__}: {error}; without it nothing is "

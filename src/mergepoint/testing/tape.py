@@ -19,9 +19,6 @@ from mergepoint.record.request import Digests
 from mergepoint.record.standing import request_of
 from mergepoint.run.recorder import METADATA, Recorder
 
-Redact = Callable[[str], str]
-"""Gives a text without what nobody may read. What it gave, it leaves as it is."""
-
 Key = tuple[str, str]
 """Where an answer is found: the call's full path and its request."""
 
