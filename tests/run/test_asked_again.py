@@ -14,7 +14,7 @@ from mergepoint.record.file_store import FileStore
 from mergepoint.record.read_journal import read_journal
 from mergepoint.record.record import CallKey, CallRecord
 from mergepoint.record.replay import replay
-from mergepoint.record.standing import path_of, request_of, standing
+from mergepoint.record.standing import key_of, path_of, standing
 from mergepoint.record.transcript import read_transcript
 from mergepoint.report.show import call_view
 from mergepoint.testing.scripted import Answer, ScriptedModel
@@ -129,5 +129,5 @@ def test_what_stands_is_the_newest_whole_one() -> None:
     assert standing([whole, hidden, failed], path_of) == {"p/a": whole}
     assert standing([whole, newer, hidden], path_of) == {"p/a": newer}
     assert standing([hidden, last], path_of) == {"p/a": last}
-    assert standing([hidden, whole], request_of) == {("p/a", ""): whole}
+    assert standing([hidden, whole], key_of) == {("p/a", "", 0): whole}
     assert standing([failed], path_of) == {}

@@ -14,6 +14,8 @@ from mergepoint import (
     Block,
     Budget,
     BudgetExceeded,
+    Call,
+    CallContext,
     Gate,
     Loop,
     Node,
@@ -76,7 +78,18 @@ def _never(ctx: Any) -> bool:
     return False
 
 
-TREES = (in_order, side_by_side, deep, looping)
+def calling() -> Node:
+    """Give a function whose model is the third to be asked."""
+    function = Call(_asks, name="ask", capture_key="said")
+    inside = Block([*steps(1), function, Step("Never.", name="never")], name="b", budget=TWO)
+    return Block([inside, Step("After.", name="after")], name="p")
+
+
+def _asks(ctx: CallContext) -> str:
+    return "".join(str(ctx.model().invoke(prompt).text) for prompt in ("One?", "Two?"))
+
+
+TREES = (in_order, side_by_side, deep, looping, calling)
 
 
 @pytest.mark.parametrize("tree", TREES)

@@ -14,8 +14,8 @@ from langchain_core.messages import BaseMessage
 
 from mergepoint.core.errors import ReplayMiss
 from mergepoint.core.path import nearest
-from mergepoint.record.record import CallRecord
-from mergepoint.record.standing import full_path_of, request_of, standing
+from mergepoint.record.record import CallRecord, Kind
+from mergepoint.record.standing import Key, full_path_of, key_of, standing
 from mergepoint.tree.step import Content
 
 
@@ -23,7 +23,8 @@ from mergepoint.tree.step import Content
 class Asked:
     """A call that is about to be made: its full path, the digest of its request, what is new.
 
-    `lead` holds the messages of this call only, such as a system message.
+    `lead` holds the messages of this call only, such as a system message. `kind` says what is
+    called. Models inside of a Call that are asked the same are told apart by `sample`.
     """
 
     path: str
@@ -33,6 +34,8 @@ class Asked:
     params: Mapping[str, Any]
     context: int
     lead: tuple[BaseMessage, ...] = ()
+    kind: Kind = "step"
+    sample: int = 0
 
 
 class Answers(Protocol):
@@ -51,7 +54,7 @@ class Answers(Protocol):
 
 @dataclass
 class Resumed:
-    """Answers of the run that is going on: by path and request.
+    """Answers of the run that is going on: by path, request and sample.
 
     An answer that was hidden in part is not on record, and is asked for again. A call that was left
     out stays so. Where another answer came after the one that is asked for, at the same path and
@@ -64,23 +67,27 @@ class Resumed:
 
     def __post_init__(self) -> None:
         whole = [record for record in self.records if not record.masked]
-        self._found = standing(whole, request_of)
-        self._stands = standing(whole, full_path_of)
+        self._found = standing(whole, key_of)
+        outer = (record for record in whole if record.kind != "inner")
+        self._stands = standing(outer, full_path_of)
 
     def find(self, asked: Asked) -> CallRecord | None:
-        """Give the record of the same path and request."""
-        found = self._found.get((asked.path, asked.request))
-        if found is not None and self.again is not None and self._stands[asked.path] is not found:
+        """Give the record of the same path, request and sample."""
+        found = self._found.get(_key_of(asked))
+        if found is None or found.kind == "inner" or self.again is None:
+            return found
+        if self._stands[asked.path] is not found:
             self.again(replace(found, source="replayed"))
         return found
 
 
 @dataclass
 class Reused:
-    """Answers of another run: by path and request, then by request alone.
+    """Answers of another run: by path, request and sample, then by request alone.
 
     The second way finds a step that was renamed or moved. Each record answers one call, so n
-    samples of one prompt stay n. An answer that was hidden in part is asked for again.
+    samples of one prompt stay n; with a Call's result, what models said inside of it is used. An
+    answer that was hidden in part is asked for again.
     """
 
     records: Iterable[CallRecord]
@@ -88,24 +95,34 @@ class Reused:
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
-        self._exact: dict[tuple[str, str], CallRecord] = {}
+        self._exact: dict[Key, CallRecord] = {}
         self._alike: dict[str, list[CallRecord]] = defaultdict(list)
+        self._inside: dict[str, list[CallRecord]] = defaultdict(list)
         for record in self.records:
-            if _whole(record):
-                self._exact[request_of(record)] = record
+            if _whole(record) and (record.request or record.kind != "inner"):
+                self._exact[key_of(record)] = record
                 self._alike[record.request].append(record)
+                if record.kind == "inner":
+                    self._inside[record.key.full_path].append(record)
 
     def find(self, asked: Asked) -> CallRecord | None:
         """Give an unused record of the same request, by preference of the same path."""
         with self._lock:
-            record = self._exact.pop((asked.path, asked.request), None)
             unused = self._alike.get(asked.request, [])
-            if record is None and unused:
-                record = unused[0]
-                self._exact.pop(request_of(record), None)
+            record = self._exact.get(_key_of(asked)) or next(iter(unused), None)
             if record is not None:
-                unused.remove(record)
+                self._use(record)
+            if record is not None and record.kind == "call":
+                for inner in self._inside.pop(record.key.full_path, []):
+                    self._use(inner)
             return record
+
+    def _use(self, record: CallRecord) -> None:
+        """Let a record answer nothing any more."""
+        if self._exact.get(key_of(record)) is record:
+            del self._exact[key_of(record)]
+        unused = self._alike[record.request]
+        self._alike[record.request] = [one for one in unused if one is not record]
 
 
 @dataclass
@@ -116,20 +133,25 @@ class Replayed:
     same_run: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        self._found = standing(self.records, request_of)
+        self._found = standing(self.records, key_of)
 
     def find(self, asked: Asked) -> CallRecord:
-        """Give the record of the same path and request.
+        """Give the record of the same path, request and sample.
 
         Raises ReplayMiss that shows the nearest recorded request as a diff.
         """
-        record = self._found.get((asked.path, asked.request))
+        record = self._found.get(_key_of(asked))
         if record is None:
             raise ReplayMiss(self._miss(asked))
         return record
 
     def _miss(self, asked: Asked) -> str:
-        paths = {path: record for (path, _), record in self._found.items()}
+        inner = asked.kind == "inner"
+        paths = {
+            record.key.full_path: record
+            for record in self._found.values()
+            if (record.kind == "inner") == inner
+        }
         if asked.path not in paths:
             known = ", ".join(paths) or "none"
             near = nearest(asked.path, paths)
@@ -145,6 +167,10 @@ class Replayed:
 
 def _whole(record: CallRecord) -> bool:
     return record.answered and not record.masked
+
+
+def _key_of(asked: Asked) -> Key:
+    return (asked.path, asked.request, asked.sample)
 
 
 def _lines_of(call: CallRecord | Asked) -> list[str]:

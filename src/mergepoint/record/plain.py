@@ -67,6 +67,7 @@ def record_from_plain(data: Mapping[str, Any], run: str) -> CallRecord:
         outputs=data.get("outputs", {}),
         cost=data.get("cost"),
         masked=tuple(data.get("masked", ())),
+        sample=data.get("sample", 0),
     )
 
 
@@ -83,6 +84,8 @@ def _rare(record: CallRecord) -> dict[str, Any]:
         rare["cost"] = record.cost
     if record.masked:
         rare["masked"] = list(record.masked)
+    if record.sample:
+        rare["sample"] = record.sample
     return rare
 
 

@@ -45,7 +45,8 @@ class CallRecord:
 
     `kind` says what was called: a step's model, a Call (its result is `value`, its `messages` are
     those it made), a Gate, or a model inside of a Call, which has no place in the tree (`inner`).
-    A Gate has two records where nobody was there to answer: its question, with the `messages` and
+    Of those, calls that ask the same in one execution are told apart by `sample`, from 0 on. A Gate
+    has two records where nobody was there to answer: its question, with the `messages` and
     `outputs` that would be kept and no `value`; and its decision, the `value`. A call that was
     `left_out` was never made: a budget did not suffice, and a node around it went on without it
     (see `mergepoint.record.left_out`). `masked` names what was hidden when the record was written.
@@ -72,6 +73,7 @@ class CallRecord:
     outputs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     cost: float | None = None
     masked: tuple[str, ...] = ()
+    sample: int = 0
 
     @property
     def path(self) -> str:

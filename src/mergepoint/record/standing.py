@@ -8,6 +8,7 @@ from typing import TypeVar
 from mergepoint.record.record import CallRecord
 
 K = TypeVar("K")
+Key = tuple[str, str, int]
 
 
 def path_of(record: CallRecord) -> str:
@@ -20,9 +21,9 @@ def full_path_of(record: CallRecord) -> str:
     return record.key.full_path
 
 
-def request_of(record: CallRecord) -> tuple[str, str]:
-    """Give what a record answers: its full path, and the digest of what was asked there."""
-    return record.key.full_path, record.request
+def key_of(record: CallRecord) -> Key:
+    """Give what a record answers: its full path, the digest of what was asked, the sample."""
+    return record.key.full_path, record.request, record.sample
 
 
 def standing(records: Iterable[CallRecord], by: Callable[[CallRecord], K]) -> dict[K, CallRecord]:

@@ -14,6 +14,7 @@ from langgraph.types import interrupt
 
 from mergepoint.core.errors import GateOpen, StepError
 from mergepoint.core.state import State
+from mergepoint.models.halt import HALT
 from mergepoint.record.answers import Asked
 from mergepoint.record.record import CallKey, CallRecord, now
 from mergepoint.record.request import Digests
@@ -44,6 +45,7 @@ def decide(
     asked = Asking(question, facts, config)
     if (known := asked.on_record()) is not None:
         return known
+    asked.check()
     answerer = asked.answerer(gate)
     if answerer is None:
         return asked.interrupted() if interrupts else asked.refused()
@@ -71,6 +73,7 @@ async def adecide(
     asked = Asking(question, facts, config)
     if (known := asked.on_record()) is not None:
         return known
+    asked.check()
     answerer = asked.answerer(gate)
     if answerer is None:
         return asked.interrupted() if interrupts else asked.refused()
@@ -105,7 +108,8 @@ class Asking:
     def on_record(self) -> Decision | None:
         """Give the decision that stands on record, written to those journals that lack it."""
         question = self.question
-        asked = Asked(self._key.full_path, question.key, question.text, "", {}, 0)
+        path, key, text = self._key.full_path, question.key, question.text
+        asked = Asked(path, key, text, model="", params={}, context=0, kind="gate")
         for recorder in self._recorders:
             if recorder.answers is None:
                 continue
@@ -120,6 +124,11 @@ class Asking:
             self._settled(decision)
             return decision
         return None
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt in a run that was told to stop: nobody is asked any more."""
+        if (halt := HALT.get()) is not None:
+            halt.check()
 
     def opened(self) -> None:
         """Tell those who listen that somebody is asked."""

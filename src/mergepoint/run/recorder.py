@@ -18,8 +18,11 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.runnables import RunnableConfig
 
+from mergepoint.models.door import SCOPED
 from mergepoint.models.ledger import Ledger
+from mergepoint.models.passage import CALL
 from mergepoint.models.purse import Purse
+from mergepoint.models.scope import SCOPE
 from mergepoint.record.answers import Answers
 from mergepoint.record.journal import Journal, MemoryJournal
 from mergepoint.record.record import CallKey, CallRecord, Kind, error_of, now
@@ -111,17 +114,18 @@ class Recorder(BaseCallbackHandler):
         """Note that a call starts."""
         metadata = metadata or {}
         about = metadata.get(METADATA, {})
-        ours = "run" in about and not about.get("inside")
+        inside = about.get("inside")
+        # Behind the door of a scope, or asked by a model whose own call is under way.
+        doored = SCOPED in metadata or (inside and CALL.get() is not None)
+        ours = doored or ("run" in about and not inside)
+        if ours and not self._listeners:
+            return
         if not about:
             key = CallKey(run="", host="", path="/".join(node_names(metadata)) or "call")
-        elif not ours:
-            key = CallKey(about["run"], about["host"], about["path"])
-        elif not self._listeners:
-            return
         else:
             key = CallKey(about["run"], about["host"], about["path"])
         model = f"{metadata.get('ls_provider', '')}:{metadata.get('ls_model_name', '')}".strip(":")
-        kind: Kind = "inner" if about.get("inside") else "step"
+        kind: Kind = "inner" if inside or SCOPED in metadata else "step"
         self._open[run_id] = _Open(key, ours, model, messages[0], now(), kind)
         self.tell(Event("start", key.path, key.host, model, of=kind))
 
@@ -141,7 +145,7 @@ class Recorder(BaseCallbackHandler):
         message = generation.message if isinstance(generation, ChatGeneration) else None
         answer = message if isinstance(message, AIMessage) else None
         if not call.ours:
-            self.journal.append(_record(call, answer, None, self._charged(call, answer)))
+            self.journal.append(_record(call, answer, None, self._charged(run_id, call, answer)))
         usage = answer.usage_metadata if answer is not None else None
         tokens = usage["total_tokens"] if usage else 0
         text = str(answer.text) if answer is not None else ""
@@ -154,13 +158,15 @@ class Recorder(BaseCallbackHandler):
         if call is None:
             return
         if not call.ours:
-            self.journal.append(_record(call, None, error, self._charged(call, None)))
+            self.journal.append(_record(call, None, error, self._charged(run_id, call, None)))
         about = (call.key.path, call.key.host, call.model, str(error))
         self.tell(Event("error", *about, of=call.kind))
 
-    def _charged(self, call: _Open, message: AIMessage | None) -> float | None:
+    def _charged(self, run: UUID, call: _Open, message: AIMessage | None) -> float | None:
         """Charge a call that no door asked for beforehand, and give its cost."""
-        purse = self.purse
+        purse, scope = self.purse, SCOPE.get()
+        if call.kind == "inner" and scope is not None:
+            return scope.charged(run, call.model, message)
         if not isinstance(purse, Ledger):
             return None
         return purse.charge(call.key, call.model, message)

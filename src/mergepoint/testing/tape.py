@@ -16,11 +16,8 @@ from mergepoint.record.answers import Asked, Replayed
 from mergepoint.record.journal import MemoryJournal
 from mergepoint.record.record import CallRecord
 from mergepoint.record.request import Digests
-from mergepoint.record.standing import request_of
+from mergepoint.record.standing import Key, key_of
 from mergepoint.run.recorder import METADATA, Recorder
-
-Key = tuple[str, str]
-"""Where an answer is found: the call's full path and its request."""
 
 
 class CassetteError(MergepointError):
@@ -42,7 +39,8 @@ class Tape(MemoryJournal):
 
     def find(self, asked: Asked) -> CallRecord | None:
         """Note the request of the call that is about to be made at a path."""
-        self._requests[asked.path] = asked.request
+        if asked.kind != "inner":
+            self._requests[asked.path] = asked.request
         return None
 
     def append(self, record: CallRecord) -> None:
@@ -69,7 +67,7 @@ class Played(Replayed):
         self._turns = threading.Lock()
         self._left: dict[Key, deque[CallRecord]] = defaultdict(deque)
         for record in playable(self.records):
-            self._left[request_of(record)].append(record)
+            self._left[key_of(record)].append(record)
         self._known = frozenset(self._left)
 
     @property
@@ -84,7 +82,7 @@ class Played(Replayed):
         Raises ReplayMiss that shows what was asked otherwise, or more often.
         """
         asked = replace(asked, prompt=self.seen(asked.prompt), lead=self._seen_lead(asked))
-        key = (asked.path, asked.request)
+        key = (asked.path, asked.request, asked.sample)
         with self._turns:
             if self._left.get(key):
                 return self._left[key].popleft()
@@ -93,7 +91,7 @@ class Played(Replayed):
         raise miss
 
     def _reason(self, asked: Asked) -> str:
-        if (asked.path, asked.request) in self._known:
+        if (asked.path, asked.request, asked.sample) in self._known:
             return f"the call at {asked.path} is made more often than it is on record"
         unused = [record for record in self.unused if record.settled]
         try:  # the last record of a path is the one that is compared
@@ -158,9 +156,9 @@ def playable(records: Iterable[CallRecord]) -> list[CallRecord]:
     Where no try was answered, a message that was refused is: it is refused again.
     """
     own = [record for record in records if record.kind != "inner"]
-    settled = {request_of(record) for record in own if record.settled}
+    settled = {key_of(record) for record in own if record.settled}
     return [
         record
         for record in own
-        if record.settled or (record.message is not None and request_of(record) not in settled)
+        if record.settled or (record.message is not None and key_of(record) not in settled)
     ]

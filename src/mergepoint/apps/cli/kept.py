@@ -67,7 +67,8 @@ class Kept:
     @property
     def missing(self) -> list[str]:
         """Give the paths without an answer; none where the run is done."""
-        settled = {record.path for record in self.records if record.settled}
+        own = (record for record in self.records if record.kind != "inner")
+        settled = {record.path for record in own if record.settled}
         return [] if self.stage == "done" else [at for at in self.paths if at not in settled]
 
     @property
