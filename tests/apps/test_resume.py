@@ -37,6 +37,35 @@ tree = Block([Step("Describe a harbour.", name="one"), Step(late, name="two"), S
 '''
 
 
+CALLING = '''\
+"""A prompt function, a function, and a prompt that fails as long as there is no file `ready`."""
+
+from pathlib import Path
+
+from mergepoint import Block, Call, Step
+
+
+def ask(ctx):
+    return "Describe a harbour."
+
+
+def count(ctx):
+    return len(ctx.messages)
+
+
+def end(ctx):
+    if not Path("ready").exists():
+        raise RuntimeError("not ready")
+    return "End."
+
+
+tree = Block(
+    [Step(ask, name="ask"), Call(count, name="count", capture_key="n"), Step(end, name="end")],
+    name="p",
+)
+'''
+
+
 @pytest.fixture(autouse=True)
 def late(here: Path) -> None:
     """Write the tree that fails at first."""
@@ -117,6 +146,19 @@ def test_a_run_goes_on_in_a_project_that_was_moved(
     monkeypatch.chdir(here.with_name("moved"))
     assert command("resume", "r").code == 0
     assert len(on_record(Path("runs/r"))) == 4
+
+
+def test_functions_are_known_in_a_project_that_was_moved(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are on record by the name of their file, wherever it lies, so nothing is made again."""
+    (here / "calling.py").write_text(CALLING, encoding="utf-8")
+    assert command("run", "calling.py", "--run-id", "r").code == 1
+    there = here.with_name(f"{here.name}_moved")
+    here.rename(there)
+    monkeypatch.chdir(there)
+    assert resumed("-q").code == 0
+    assert on_record(Path("runs/r")) == ["p/ask", "p/count", "p/end"]
 
 
 def test_a_target_that_is_given_wins(here: Path) -> None:
