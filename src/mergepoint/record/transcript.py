@@ -27,7 +27,7 @@ from mergepoint.record.sorting import Sorting
 from mergepoint.record.usage import Usage, usage_by_path, usage_of
 from mergepoint.record.whole import write_whole
 from mergepoint.record.words import Words
-from mergepoint.tree.node import Node, Order, walk
+from mergepoint.tree.node import Node, Order
 from mergepoint.tree.outline import from_outline, outline
 
 FORMAT = "mergepoint.transcript/1"
@@ -107,6 +107,11 @@ class Transcript:
         return (*self.others, *self.questions, *self.failures, *self.inner, *self.records)
 
     @property
+    def left_out(self) -> tuple[CallRecord, ...]:
+        """Give the calls that a budget did not suffice for, where the run went on without them."""
+        return tuple(record for record in self.others if record.kind == "left_out")
+
+    @property
     def words_sent(self) -> int:
         """Give the words of everything that was sent."""
         return self.words.sent
@@ -142,9 +147,9 @@ class Transcript:
 
     @property
     def usage_by_path(self) -> dict[str, Usage]:
-        """Give what was used at each path and below it, so that parents add up."""
-        paths = (path for path, _ in walk(from_outline(self.tree), str(self.tree["path"])))
-        return usage_by_path(self.everything, paths)
+        """Give what was used at each path and below it, in tree order, so that parents add up."""
+        order = Order(from_outline(self.tree), str(self.tree["path"]))
+        return usage_by_path(self.everything, order)
 
     @property
     def offline(self) -> bool:

@@ -42,9 +42,7 @@ class Sight:
             record.path: record for record in transcript.records if record.kind == "gate"
         }
         self._asked = {record.path: record for record in transcript.questions}
-        self._left_out = {
-            record.path: record for record in transcript.others if record.kind == "left_out"
-        }
+        self._left_out = {record.path: record for record in transcript.left_out}
         self._work = Work.of(transcript.tree, self._settled(), self._let_on())
         self._answered = {
             record.path: record for record in transcript.records if record.kind != "gate"

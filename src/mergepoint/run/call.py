@@ -33,7 +33,7 @@ from mergepoint.record.record import (
 from mergepoint.record.request import setting_digest
 from mergepoint.run.facts import Facts, context_of
 from mergepoint.run.prompt import checked_prompt
-from mergepoint.run.recorder import METADATA, recorders_of
+from mergepoint.run.recorder import METADATA, Event, recorders_of
 from mergepoint.run.spending import Spending
 from mergepoint.tree.fold import Messages
 from mergepoint.tree.step import Content, Step
@@ -94,7 +94,7 @@ class StepCall:
         request, call, config = self._prepared(path, base, facts, config)
         token = CALL.set(call)
         try:
-            with self._or_left_out(request, call):
+            with self._or_left_out(request, call, config):
                 self._model.invoke(request.sent(), config, **self._passed)
         finally:
             CALL.reset(token)
@@ -107,7 +107,7 @@ class StepCall:
         request, call, config = self._prepared(path, base, facts, config)
         token = CALL.set(call)
         try:
-            with self._or_left_out(request, call):
+            with self._or_left_out(request, call, config):
                 await self._model.ainvoke(request.sent(), config, **self._passed)
         finally:
             CALL.reset(token)
@@ -145,7 +145,9 @@ class StepCall:
         return request, call, marked
 
     @contextmanager
-    def _or_left_out(self, request: Request, call: ModelCall) -> Iterator[None]:
+    def _or_left_out(
+        self, request: Request, call: ModelCall, config: RunnableConfig
+    ) -> Iterator[None]:
         """Make a call, or put on record that a node around it goes on without it.
 
         What is on record as left out is left out again, whatever the budget is by now.
@@ -153,7 +155,12 @@ class StepCall:
         known = call.answer
         try:
             if known is not None and known.kind == "left_out":
-                raise exceeded(known)
+                gone = exceeded(known)
+                about = (request.key.path, request.key.host, self._identity)
+                for recorder in recorders_of(config):
+                    recorder.tell(Event("start", *about))
+                    recorder.tell(Event("left_out", *about, str(gone)))
+                raise gone
             yield
         except BudgetExceeded as error:
             if self._spending.goes_on(error):

@@ -18,7 +18,7 @@ from mergepoint.record.transcript import Transcript
 from mergepoint.record.usage import Usage, usage_by_path, usage_of
 from mergepoint.run.facts import new_run_id, unused_run_id, whole_messages
 from mergepoint.run.recorder import Recorder
-from mergepoint.tree.node import Node, root_path, walk
+from mergepoint.tree.node import Node, Order, root_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +85,17 @@ class RunContext:
 
     @property
     def usage_by_path(self) -> dict[str, Usage]:
-        """Give what all turns used at each path and below it, so that parents add up."""
-        paths = (path for turn in self.turns for path, _ in walk(turn.tree))
-        return usage_by_path(self._records(), paths)
+        """Give what all turns used at each path and below it, so that parents add up.
+
+        The paths of a turn are in the order of its tree, those of the first turn come first.
+        """
+        orders = [Order(turn.tree, root_path(turn.tree)) for turn in self.turns]
+
+        def place(path: str) -> tuple[int, tuple[tuple[int, int], ...]]:
+            turn = next((n for n, order in enumerate(orders) if path in order), 0)
+            return turn, orders[turn](path)
+
+        return usage_by_path(self._records(), place)
 
     def _records(self) -> list[CallRecord]:
         own = {turn.run_id for turn in self.turns}

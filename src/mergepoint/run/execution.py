@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphBubbleUp
@@ -23,7 +23,7 @@ from mergepoint.models.view import View
 from mergepoint.record.left_out import left_out
 from mergepoint.record.record import CallKey, CallRecord, error_of, now
 from mergepoint.run.outcome import Outcome
-from mergepoint.run.recorder import Event, Recorder
+from mergepoint.run.recorder import Event, Happening, Recorder
 from mergepoint.tree.call import Call
 from mergepoint.tree.context import CallContext
 from mergepoint.tree.policy import Policy, Retry
@@ -72,7 +72,7 @@ class Prepared:
         for recorder in self.recorders:
             recorder.journal.append(record)
 
-    def tell(self, kind: Literal["start", "end", "error"], text: str = "") -> None:
+    def tell(self, kind: Happening, text: str = "") -> None:
         """Tell those who listen of the call."""
         key, label = self.key, self.call.label
         for recorder in self.recorders:
@@ -164,7 +164,7 @@ class Execution:
         if self.next_in is None:
             if self.number > 1:
                 error.add_note(f"try {self.number}; the record has those before it as failures")
-            asked.tell("error", str(error))
+            asked.tell("error" if lacking is None else "left_out", str(error))
         return self.next_in is not None
 
     def _record(self, error: BaseException | None) -> CallRecord:

@@ -177,9 +177,11 @@ class FunctionCall:
             for other in asked.recorders:
                 if other is not recorder or not recorder.answers.same_run:
                     other.journal.append(record)
-            if record.kind == "left_out":
-                raise exceeded(record)
             asked.tell("start")
+            if record.kind == "left_out":
+                error = exceeded(record)
+                asked.tell("left_out", str(error))
+                raise error
             asked.tell("end", record.response)
             return record
         return None

@@ -28,8 +28,8 @@ class Stopped(MergepointError):
     """A run that ended before its end.
 
     `type` is the name of the error's class, `path` the node, `answered` the paths of the calls
-    that had an answer by then, out of `total` (None where loops leave it open), and `home` is
-    where all of it is kept.
+    that had an answer by then, out of `total` (None where loops leave it open), `tries` how often
+    the call that failed was made, and `home` is where all of it is kept.
     """
 
     status = "failed"
@@ -42,6 +42,7 @@ class Stopped(MergepointError):
         home: Home,
         answered: Sequence[str],
         total: int | None,
+        tries: int = 0,
     ) -> None:
         super().__init__(error["message"])
         self.type = error["type"]
@@ -49,6 +50,7 @@ class Stopped(MergepointError):
         self.home = home
         self.answered = answered
         self.total = total
+        self.tries = tries
 
 
 class Interrupted(Stopped):

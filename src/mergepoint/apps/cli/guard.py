@@ -23,7 +23,7 @@ from mergepoint.apps.cli.errors import (
     Stopped,
     Waiting,
 )
-from mergepoint.apps.cli.home import TRANSCRIPT
+from mergepoint.apps.cli.home import ROUNDS_USED, TRANSCRIPT
 from mergepoint.apps.cli.output import count, put_json, silence, tell
 from mergepoint.core.errors import MergepointError
 
@@ -86,7 +86,7 @@ def _facts(error: BaseException) -> tuple[int, dict[str, Any]]:
         where = {"path": error.path or None, "transcript": None if file is None else str(file)}
         facts = _fact(error.status, error.type, str(error), **where)
         facts["run_id"] = error.home.run_id
-        facts["resume"] = error.home.how_to_resume()
+        facts["resume"] = _way_on(error)
         if isinstance(error, Waiting):
             facts["questions"] = [question.to_plain() for question in error.questions]
         return error.code, facts
@@ -135,6 +135,7 @@ def _lines(error: BaseException, facts: dict[str, Any]) -> list[str]:
 
 def _stopped_lines(error: Stopped) -> list[str]:
     where = f" at {error.path}" if error.path else ""
+    where += f" (tried {error.tries:,} times)" if error.tries > 1 else ""
     said = "" if isinstance(error, Interrupted | Waiting) else f": {error.type}: {error}"
     shown = error.answered[-_SHOWN:]
     before = ["    ..."] if len(error.answered) > len(shown) else []
@@ -167,14 +168,21 @@ def _asked(error: Waiting) -> list[str]:
 
 def _kept_lines(error: Stopped) -> list[str]:
     """Say where the run is kept, and how it goes on: with an answer to each gate that is open."""
-    gates = [one.path for one in error.questions] if isinstance(error, Waiting) else []
-    way_on = error.home.how_to_resume(gates)
+    way_on = _way_on(error)
     if error.home.folder is None:
         kept = f"  kept as: {error.home.place}"
     else:
         file = error.home.file(TRANSCRIPT)
         kept = f"  transcript: {file or 'it could not be written'}"
     return [kept, *([f"  go on: {way_on}"] if way_on else [])]
+
+
+def _way_on(error: Stopped) -> str | None:
+    """Give the command that goes on with a run; none for one that would only end the same way."""
+    if error.type == ROUNDS_USED:
+        return None
+    gates = [one.path for one in error.questions] if isinstance(error, Waiting) else []
+    return error.home.how_to_resume(gates)
 
 
 def _usage(error: Any) -> str:

@@ -19,6 +19,7 @@ TRANSCRIPT = "transcript.json"
 JOURNAL = "journal.jsonl"
 DRAWING = "graph.svg"
 RUNS = "runs"
+ROUNDS_USED = "RailError"  # a loop without an end: a resume would come to the same one again
 COMMAND = "command"  # the key in a header under which the command stands that began the run
 
 

@@ -158,6 +158,7 @@ def _stopped(
         home=home,
         answered=[record.path for record in transcript.records if record.kind != "gate"],
         total=leaf_count(transcript.tree),
+        tries=sum(record.path == facts["path"] for record in transcript.failures),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from mergepoint.apps.cli.home import TRANSCRIPT, Home
+from mergepoint.apps.cli.home import ROUNDS_USED, TRANSCRIPT, Home
 from mergepoint.apps.cli.homes import Homes
 
 if TYPE_CHECKING:
@@ -90,7 +90,8 @@ class Kept:
     @property
     def way_on(self) -> str | None:
         """Give the command that goes on with the run, None for one that is over or runs now."""
-        if self.stage in ("running", "done"):
+        error = self.transcript.error or {}
+        if self.stage in ("running", "done") or error.get("type") == ROUNDS_USED:
             return None
         return self.home.how_to_resume(self.open_gates)
 
@@ -145,7 +146,7 @@ def ending(error: Mapping[str, Any] | None) -> str:
     if error["type"] == "Unfinished":
         return str(error["message"])
     if error["type"] == "GateOpen":
-        return str(error["message"]).partition(":")[0]
+        return str(error["message"]).partition(":")[0]  # without what Python's users can do
     where = f" at {error['path']}" if error["path"] else ""
     return f"failed{where}: {error['type']}: {error['message']}"
 

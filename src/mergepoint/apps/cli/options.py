@@ -238,9 +238,9 @@ OutOption = Annotated[
     typer.Option(
         "--out",
         metavar="DIR",
-        help="The folder of runs.",
+        help="The folder of runs. Left out: runs.",
         rich_help_panel=_WRITE,
-        show_default="runs",
+        show_default=False,
     ),
 ]
 StoreOption = Annotated[

@@ -50,6 +50,7 @@ EXAMPLES = (
     "mergepoint run my.yaml --model ollama:llama3.2 --base-url http://localhost:11434",
     "mergepoint run image_prompt -i brief=@brief.txt --without '**/tot_enclave'",
     "mergepoint run my.yaml --set 'stage_2/draft:temperature=0.2' --json | jq -r .text",
+    "mergepoint run plan_approve -i topic=rain --answer '**/approval=approve'",
     "mergepoint run my.yaml --model openai:gpt-5-mini --reuse last",
     "mergepoint run my.yaml --model openai:qwen3 --budget usd=0.50 --price 'openai:qwen3=0.25,2'",
 )
@@ -166,12 +167,13 @@ def run_job(
     extra: Mapping[str, Any] | None = None,
 ) -> None:
     """Announce a job, run it, and write what came out; `extra` goes into the JSON."""
-    from mergepoint.apps.cli.announce import announce, calls_by_model
+    from mergepoint.apps.cli.announce import announce, calls_by_model, loops
     from mergepoint.apps.cli.job import carry_out
     from mergepoint.apps.cli.output import put_json
     from mergepoint.apps.cli.summary import put_result, tell_heading, tell_summary, to_json
 
-    announce(calls_by_model(job.tree, job.model), yes=yes, quiet=quiet)
+    calls = calls_by_model(job.tree, job.model)
+    announce(calls, most=loops(job.tree), yes=yes, quiet=quiet)
     finished = carry_out(job, quiet=quiet)
     if json:
         put_json(to_json(finished))

@@ -101,8 +101,8 @@ def _fitting(transcript: Transcript, path: str) -> list[str]:
 
 
 def _records(transcript: Transcript) -> tuple[CallRecord, ...]:
-    left_out = (record for record in transcript.others if record.kind == "left_out")
-    return (*transcript.records, *transcript.questions, *left_out, *transcript.failures)
+    aside = (*transcript.questions, *transcript.left_out, *transcript.failures)
+    return (*transcript.records, *aside)
 
 
 def _listing(transcript: Transcript) -> dict[str, Any]:

@@ -71,6 +71,7 @@ def to_json(finished: Finished) -> dict[str, Any]:
         "status": "done",
         **{key: data[key] for key in _TOLD},
         "calls": finished.transcript.model_calls,
+        "left_out": [record.path for record in finished.transcript.left_out],
         "seconds": round(finished.seconds, 3),
         **{label: str(file) for label, file in finished.files.items()},
         "store": str(finished.home.store),
@@ -114,11 +115,12 @@ def _saving(transcript: Transcript) -> str:
 
 
 def _calls(transcript: Transcript) -> str:
-    """Say how many models and functions were called, and how often a person decided."""
+    """Say how many models and functions were called, what was not, how often a person decided."""
     kinds = Counter(record.kind for record in transcript.records)
     parts = [count(transcript.model_calls, "call")]
     parts += [count(kinds["call"], "function")] if kinds["call"] else []
     parts += [count(kinds["gate"], "decision")] if kinds["gate"] else []
+    parts += [f"{len(left_out):,} left out"] if (left_out := transcript.left_out) else []
     return ", ".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""`mergepoint runs list`: all runs on disk, those that were killed too."""
+"""`mergepoint runs list`: all runs, those that were killed too."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 EXAMPLES = (
     "mergepoint runs list",
     "mergepoint runs list -n 5",
+    "mergepoint runs list --store sqlite:///runs.db",
     "mergepoint runs list --json | jq -r '.[] | select(.state == \"unfinished\").run_id'",
 )
 

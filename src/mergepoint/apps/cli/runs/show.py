@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,17 +26,23 @@ class At:
     calls: tuple[CallRecord, ...]
     called: bool  # whether the tree calls something here; a block does not
     open: bool = False  # whether a gate waits here
+    over: bool = False  # whether the run is done
 
     @property
     def state(self) -> str:
-        """Give `answered`, `waiting`, `left out`, `failed` or `missing`; nothing for a block."""
+        """Give `answered`, `waiting`, `left out`, `failed`, or nothing for a block.
+
+        What has no record is `missing`, in a run that is done `not made`.
+        """
         if self.open:
             return "waiting"
         if any(call.answered for call in self.calls):
             return "answered"
         if any(call.kind == "left_out" for call in self.calls):
             return "left out"
-        return ("failed" if self.calls else "missing") if self.called else ""
+        if self.calls:
+            return "failed"
+        return ("not made" if self.over else "missing") if self.called else ""
 
     @property
     def last(self) -> CallRecord | None:
@@ -134,6 +140,7 @@ def _head(kept: Kept) -> Iterator[tuple[str, str]]:
     decided = sum(record.kind == "gate" for record in transcript.records)
     facts = [f"{kept.answered:,}{of} answered"]
     facts += [count(decided, "decision")] if decided else []
+    facts += [f"{len(left_out):,} left out"] if (left_out := transcript.left_out) else []
     facts += [count(tried, "failed attempt")] if tried else []
     facts += [f"{kept.tokens:,} tokens"]
     facts += [] if kept.cost is None else [money(kept.cost)]
@@ -164,9 +171,15 @@ def _paths(kept: Kept) -> list[At]:
         level = inner
         for name in path.split("/"):
             level = level.setdefault(name, {})
-    waiting = kept.open_gates
+    waiting, over = kept.open_gates, kept.stage == "done"
     return [
-        At(path, tuple(calls.get(path, ())), path in leaves or path in calls, path in waiting)
+        At(
+            path,
+            tuple(calls.get(path, ())),
+            called=path in leaves or path in calls,
+            open=path in waiting,
+            over=over,
+        )
         for path in _walk(inner, "")
     ]
 
@@ -192,7 +205,7 @@ def _said(at: At) -> str:
     if at.state in ("", "waiting"):
         return "" if not at.state else "waits for a decision"
     if at.state == "left out":
-        return f"left out  {brief(str((at.calls[-1].error or {})['message']), _BRIEF)}"
+        return _left_out(at.calls[-1].error or {})
     tries = count(len(at.failures), "failed attempt") if at.failures else ""
     if at.last is not None:
         tokens = sum(map(tokens_of, at.calls))
@@ -206,7 +219,13 @@ def _said(at: At) -> str:
         error = at.failures[-1].error or {}
         said = brief(f"{error['type']}: {error['message']}", _BRIEF)
         return f"failed    {tries}, {said}"
-    return "no answer"
+    return "not made" if at.state == "not made" else "no answer"
+
+
+def _left_out(error: Mapping[str, Any]) -> str:
+    from mergepoint.models.account import shown
+
+    return f"left out  the budget of {error['path']}, {shown(error['kind'], error['limit'])}"
 
 
 def _questions(kept: Kept) -> Iterator[str]:

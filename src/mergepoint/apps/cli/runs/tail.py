@@ -128,9 +128,9 @@ def line_of(facts: Mapping[str, Any], width: int) -> str:
     word = "left out" if facts["kind"] == "left_out" else "failed"
     said = f"{word}: {error['type']}: {error['message']}" if error else facts["text"]
     tokens = "" if facts["tokens"] is None else f"{facts['tokens']:,} tok"
-    kind = f"{facts['kind'].replace('_', ' ')} {facts['attempt']}"
+    kind = "left out" if facts["kind"] == "left_out" else f"{facts['kind']} {facts['attempt']}"
     return (
-        f"{ended:%H:%M:%S}  {facts['path']:<{width}}  {kind:<7}  {facts['source']:<8}  "
+        f"{ended:%H:%M:%S}  {facts['path']:<{width}}  {kind:<8}  {facts['source']:<8}  "
         f"{clock(facts['seconds']):>6}  {tokens:>9}  {brief(said, _WORDS)}"
     ).rstrip()
 
