@@ -8,8 +8,6 @@ import os
 import random
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
@@ -117,14 +115,6 @@ def real_run() -> tuple[RunHeader, tuple[CallRecord, ...]]:
     records = ctx.recorder.journal.records
     header = replace(HEADER, tree=outline(tree), messages=(HumanMessage("Base."),))
     return header, (*records, failure("mp/s27"), failure("mp/s27"))
-
-
-@pytest.fixture
-def memory() -> Iterator[Path]:
-    """Give a folder on a file system in memory where there is one: flushing costs nothing there."""
-    shared = Path("/dev/shm")  # noqa: S108  (a folder of its own is made in it)
-    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as folder:
-        yield Path(folder)
 
 
 def real_journal(folder: Path) -> Path:
@@ -563,7 +553,7 @@ def test_threads_write_side_by_side(tmp_path: Path) -> None:
 def test_the_file_is_flushed_when_it_was_promised(
     sync: Any, answer: int, error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """File and new folders at creation, failed calls always, answers on request, and the end."""
+    """File and new folders, failed calls and decisions always, answers on request, the end."""
     flushed: list[int] = []
     flush = os.fsync
 
@@ -574,7 +564,8 @@ def test_the_file_is_flushed_when_it_was_promised(
     monkeypatch.setattr(os, "fsync", counted)
     journal = FileJournal.create(tmp_path / "runs" / "r1" / "x.jsonl", HEADER, sync=sync)
     assert len(flushed) == 1 + 3
-    for one, wanted in ((record("a"), answer), (failure("b"), error)):
+    decided = replace(record("c"), kind="gate", value={"decision": "approve"})
+    for one, wanted in ((record("a"), answer), (failure("b"), error), (decided, error)):
         flushed.clear()
         journal.append(one)
         assert len(flushed) == wanted

@@ -21,12 +21,14 @@ from mergepoint.run.graph import Form, Graph, compile_graph
 from mergepoint.run.recorder import Recorder
 from mergepoint.run.resume import aresume_graph, resume_graph
 from mergepoint.run.runner import ChatRunner
+from mergepoint.testing.killed import Killed, KillingStore
 from mergepoint.testing.scripted import ScriptedModel
 from mergepoint.tree.block import Block
 from mergepoint.tree.budget import Budget
 from mergepoint.tree.call import Call
 from mergepoint.tree.context import CallContext
 from mergepoint.tree.gate import Gate
+from mergepoint.tree.loop import Loop
 from mergepoint.tree.node import Node
 from mergepoint.tree.overrides import with_overrides
 from mergepoint.tree.step import Step
@@ -267,6 +269,34 @@ def test_a_graph_takes_over_the_answers_of_another_run(tmp_path: Path, form: For
         strict.invoke(GIVEN)
 
 
+@pytest.mark.parametrize("way", ["reuse", "replay"])
+def test_a_run_that_takes_over_answers_goes_on_with_them(
+    tmp_path: Path, form: Form, way: str
+) -> None:
+    """Killed in the middle it takes the rest from the other run too, and asks no model."""
+    ChatRunner(echo(), form=form, journal=tmp_path).run(started(), tree())
+    idle = ScriptedModel([])
+    about: Any = {"form": form, way: tmp_path / "r1"}
+    killing = KillingStore(FileStore(tmp_path), at=2)
+    with pytest.raises(Killed):
+        ChatRunner(idle, journal=killing, **about).run(started("r2"), tree())
+    again = ChatRunner(idle, journal=tmp_path, **about).run(started("r2"), tree())
+    assert again.text == "to D."
+    graph = compile_graph(tree(), model=idle, journal=killing, **about)
+    with pytest.raises(Killed):
+        graph.invoke({**GIVEN, "messages": []}, config(mergepoint_run_id="r3"))
+    graph = compile_graph(tree(), model=idle, journal=tmp_path, **about)
+    found = graph.invoke({**GIVEN, "messages": []}, config(mergepoint_run_id="r3"))
+    assert texts(found["messages"]) == ["to D."]
+    records = FileStore(tmp_path).read("r3")[1]
+    assert len({record.path for record in records}) == len(records)
+
+
+def started(run_id: str = "r1") -> RunContext:
+    """Give the context of a run."""
+    return RunContext(run_id=run_id, inputs={"topic": "rain"})
+
+
 def test_what_excludes_or_names_nothing_is_told(tmp_path: Path) -> None:
     """Two sources at once, an unknown run, and an id without a store are clear errors."""
     with pytest.raises(StepError, match="exclude each other"):
@@ -298,6 +328,47 @@ def test_a_graph_inside_of_a_call_is_in_the_same_journal(
         ("step", "pipeline/graph/inner"),
         ("call", "pipeline/graph"),
     ]
+
+
+def test_paths_inside_of_a_call_begin_with_the_calls(form: Form, *, on_loop: bool) -> None:
+    """A graph that a function runs has paths of its own, though its tree has those of the outer."""
+    model = echo()
+    inner = compile_graph(Block([Step("Inner.", name="same")]), model=model, form=form)
+    graph = Call(inner, name="graph", merge="all_messages")
+    outer = Loop(
+        [Step("Outer.", name="same"), graph],
+        name="pipeline",
+        until=lambda ctx: False,
+        max_iterations=2,
+        on_exhausted="keep",
+    )
+    chat, ctx = ChatRunner(model, form=form), RunContext(run_id="r1")
+    asyncio.run(chat.arun(ctx, outer)) if on_loop else chat.run(ctx, outer)
+    transcript = ctx.transcript()
+    replayed = transcript.replay().state
+    assert replayed is not None
+    assert texts(replayed.messages) == texts(ctx.messages)
+    inside = "pipeline/iteration_02/graph/pipeline/same"
+    assert inside in {record.path for record in transcript.records}
+    used = transcript.usage_by_path
+    assert used["pipeline/iteration_01"].calls == 2
+
+
+def test_a_graph_inside_of_a_call_may_have_its_own_journal(
+    tmp_path: Path, form: Form, *, on_loop: bool
+) -> None:
+    """Then the Call alone is in the journal around, and what the graph did in its own."""
+    model = echo()
+    inner = compile_graph(Step("Inner."), model=model, form=form, journal=tmp_path / "in")
+    outer = Block([Step("Outer."), Call(inner, name="graph", merge="all_messages")])
+    graph = compile_graph(outer, model=model, form=form, journal=tmp_path / "out")
+    for _ in range(2):
+        found = invoked(graph, {"messages": []}, config(mergepoint_run_id="r"), on_loop=on_loop)
+    assert (texts(found["messages"])[1::2], len(model.calls)) == (["to Outer.", "to Inner."], 2)
+    assert len(FileStore(tmp_path / "out").read("r")[1]) == 2
+    (run_id,) = FileStore(tmp_path / "in").runs()
+    (record,) = FileStore(tmp_path / "in").read(run_id)[1]
+    assert (run_id, record.key.full_path) == ("r.pipeline.graph", "pipeline/graph/step_01")
 
 
 def test_a_budget_counts_what_the_run_used_before(tmp_path: Path, form: Form) -> None:

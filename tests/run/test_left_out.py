@@ -200,8 +200,10 @@ def test_show_tells_what_a_call_of_such_a_run_saw() -> None:
     assert fate is not None
     assert [exit_.path for exit_ in fate.passed] == ["p/b/n1", "p/b", "p"]
     assert (fate.end, fate.seen_by) == ("kept", ("p/after",))
-    with pytest.raises(LookupError, match=r"p/b/n2 was left out: the budget of p/b, 2 calls"):
-        call_view(transcript, "p/b/n2")
+    gone = call_view(transcript, "p/b/n2")
+    assert (gone.left_out, gone.answer, gone.fate) == (True, None, None)
+    assert "It was left out\n  the budget of p/b, 2 calls, does not suffice" in to_text(gone)
+    assert [seen.text for seen in gone.seen] == ["Say 0.", "x", "Say 1.", "x", "Say 2."]
 
 
 def test_show_tells_what_went_with_a_block_that_was_left_out() -> None:

@@ -132,7 +132,7 @@ class FileJournal:
         what = f"the record of {record.key.full_path}"
         line = _encoded(record_to_plain(record), self._redact, self.path, what)
         with self._lock:
-            self._write(line, flush=self._sync == "record" or record.edge)
+            self._write(line, flush=self._sync == "record" or record.at_edge)
             self._records.append(record)
 
     def running(self, path: str) -> AbstractContextManager[None]:

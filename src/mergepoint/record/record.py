@@ -104,8 +104,8 @@ class CallRecord:
         return self.answered or self.kind == "left_out"
 
     @property
-    def edge(self) -> bool:
-        """Say whether it is flushed at once: a failure, or what is asked and decided at a gate."""
+    def at_edge(self) -> bool:
+        """Say whether it is flushed in any case: a failed call, what a gate asks, a decision."""
         return not self.answered or self.kind == "gate"
 
     @property

@@ -85,6 +85,11 @@ def hides(name: str, value: Any) -> bool:
     return bool(_deep(plain, _Mask(), named=True) != plain)
 
 
+def redacted(text: str, redact: Redact) -> str:
+    """Give a text as the user's hook has it. Raises JournalError for a hook that fails."""
+    return _Hook(redact)(text)
+
+
 def encode_safe(
     plain: dict[str, Any],
     redact: Redact | None,

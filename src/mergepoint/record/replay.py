@@ -53,8 +53,9 @@ def replay(
 
     Of several records of a call that one counts which stands (see `standing`); one that was left
     out is left out again. `origins` says for each message id that the run made at which path it
-    was made. A loop whose `until` is a function asks it again. In an outline there is none: then a
-    loop went on as long as there are records of another iteration.
+    was made. A loop whose `until` is a function asks it again; where that raises, the run had
+    ended. In an outline there is none: then a loop went on as long as there are records of another
+    iteration.
     """
     records = tuple(records)
     began = {record.path for record in records}

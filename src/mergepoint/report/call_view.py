@@ -116,8 +116,9 @@ class CallView:
 
     `seen` is in the order of the conversation: messages of this call only, the state, the prompt.
     With the view "alternate" the provider was sent the same with neighbours of one role joined.
-    A call that failed has an `error`, no `answer` and no `fate`; `unusable` holds the text of an
-    answer that was refused. `earlier_errors` are failed attempts before this one. `started` is
+    A call that failed has an `error`, no `answer` and no `fate`; one that was `left_out` was not
+    made, and its `error` says which budget did not suffice. `unusable` holds the text of an answer
+    that was refused. `earlier_errors` are failed attempts before this one. `started` is
     in seconds since the epoch.
 
     A Call has its arguments in `params`, its result in `value`, the text of its message (if it
@@ -145,3 +146,4 @@ class CallView:
     value: Any = None
     inside: tuple[Inside, ...] = ()
     decided: Decided | None = None
+    left_out: bool = False

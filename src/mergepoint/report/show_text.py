@@ -38,15 +38,16 @@ def to_text(view: CallView, *, width: int = 88, lines: int | None = None) -> str
 
 
 def _called(page: _Page, view: CallView) -> None:
-    page.messages("It saw", view.seen)
+    page.messages("It would have seen" if view.left_out else "It saw", view.seen)
     if view.reads:
         page.head(f"{_READER[view.kind]} read {_count(len(view.reads), 'key')}")
         widest = max(cells(shown(read.key)) for read in view.reads)
         for read in view.reads:
             page.read(read, widest)
     if view.error is not None:
-        page.head("It failed")
-        page.text(f"{view.error['type']}: {view.error['message']}", 2)
+        page.head("It was left out" if view.left_out else "It failed")
+        what = "" if view.left_out else f"{view.error['type']}: "
+        page.text(f"{what}{view.error['message']}", 2)
         if view.unusable and view.unusable.strip():
             page.text("The answer that was refused:", 2)
             page.text(view.unusable, 4)

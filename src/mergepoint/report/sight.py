@@ -20,6 +20,7 @@ from mergepoint.report.fate import Fates, sightings
 from mergepoint.report.said import role_of, said
 from mergepoint.report.work import Work
 from mergepoint.tree.block import Block
+from mergepoint.tree.call import Call
 from mergepoint.tree.decision import Decision
 from mergepoint.tree.fold import Messages
 from mergepoint.tree.gate import Gate
@@ -42,8 +43,13 @@ class Sight:
             record.path: record for record in transcript.records if record.kind == "gate"
         }
         self._asked = {record.path: record for record in transcript.questions}
-        self._left_out = {record.path: record for record in transcript.left_out}
-        self._work = Work.of(transcript.tree, self._settled(), self._let_on())
+        self._left_out = {
+            record.path: record
+            for record in transcript.left_out
+            if record.path in self._replay.views
+        }
+        failed_at = str((transcript.error or {}).get("path") or "")
+        self._work = Work.of(transcript.tree, self._settled(), self._let_on(), failed_at=failed_at)
         self._answered = {
             record.path: record for record in transcript.records if record.kind != "gate"
         }
@@ -57,15 +63,16 @@ class Sight:
 
     @cached_property
     def paths(self) -> tuple[str, ...]:
-        """Give the paths of all calls that were made and gates that asked, in tree order."""
+        """Give the paths of all calls, made or left out, and gates that asked, in tree order."""
         gates = self._gates.keys() | self._asked.keys()
-        known = self._answered.keys() | self._failed.keys() | gates
+        known = self._answered.keys() | self._failed.keys() | self._left_out.keys() | gates
         return tuple(path for path in self._work.shapes if path in known)
 
     @cached_property
     def _calls(self) -> tuple[str, ...]:
-        gates = self._gates.keys() | self._asked.keys()
-        return tuple(path for path in self.paths if path not in gates)
+        """Give the paths of the calls that were made."""
+        made = self._answered.keys() | self._failed.keys()
+        return tuple(path for path in self.paths if path in made)
 
     def _settled(self) -> tuple[CallRecord, ...]:
         """Give a record for each path, also where a gate still waits or nothing was called."""
@@ -97,15 +104,16 @@ class Sight:
         if path in self._asked or path in self._gates:
             return self._decision(self._asked.get(path) or self._gates[path])
         failed = self._failed.get(path, [])
-        record = self._answered.get(path) or failed[-1]
+        record = self._answered.get(path) or self._left_out.get(path) or failed[-1]
         view = self._replay.views[path]
+        is_function = self._work.shapes[path]["kind"] == Call.kind
         return CallView(
             run_id=self._transcript.run_id,
             path=path,
             model=record.model,
             params=json.loads(json.dumps(dict(record.params), default=str)),
             view=record.view,
-            seen=tuple(self._seen(record, view)),
+            seen=tuple(self._seen(record, view, prompted=not is_function)),
             reads=tuple(self._reads(path, view)),
             answer=_answer(record),
             error=None if record.error is None else dict(record.error),
@@ -117,8 +125,9 @@ class Sight:
             seconds=round(max(0.0, record.ended - record.started), 6),
             attempt=record.attempt,
             source=record.source,
-            kind="call" if record.kind == "call" else "step",
+            kind="call" if is_function else "step",
             value=record.value,
+            left_out=record.kind == "left_out",
             inside=tuple(self._inside(path)),
         )
 
@@ -203,8 +212,6 @@ class Sight:
         kind = self._work.shapes[path]["kind"]
         if kind == Gate.kind:
             return f"{path} is a gate to which nothing has come yet"
-        if path in self._left_out:
-            return f"{path} was left out: {(self._left_out[path].error or {})['message']}"
         if kind in (Block.kind, Loop.kind):
             inside = [call for call in self.paths if path in ancestors(call)]
             return f"{path} is a {kind}, no call; calls in it: {', '.join(inside) or 'none'}"
@@ -222,7 +229,7 @@ class Sight:
             return str(error.args[0])
         return f"did you mean {' or '.join(found[:_NEAR])}? {error.args[0]}"
 
-    def _seen(self, record: CallRecord, view: Messages) -> Iterator[Seen]:
+    def _seen(self, record: CallRecord, view: Messages, *, prompted: bool) -> Iterator[Seen]:
         for message in record.lead:
             text = said(message)
             if isinstance(message, SystemMessage):
@@ -235,7 +242,7 @@ class Sight:
         above = set(ancestors(record.path))
         for message in view.messages[given:]:
             yield self._made(message, above)
-        if record.kind != "call":
+        if prompted:
             yield Seen(role="user", text=said(HumanMessage(record.prompt)), origin="prompt")
 
     def _reads(self, path: str, view: Messages) -> Iterator[Read]:

@@ -106,7 +106,7 @@ class FunctionCall:
         request = self._digest(context, base, facts, args, recorders)
         about = {"path": path, "run": facts.run, "host": facts.host, "inside": True}
         metadata = {**config.get("metadata", {}), METADATA: about}
-        config = {**within(config, key.full_path), "metadata": metadata}
+        config = {**within(config, facts.host, path), "metadata": metadata}
         if not recorders and self._spending.limited:  # who hears of models that pass no door
             config = with_recorder(config, Recorder())
         return Prepared(
@@ -175,7 +175,7 @@ class FunctionCall:
                 continue
             record = replace(found, key=asked.key, source="replayed")
             for other in asked.recorders:
-                if other is not recorder or not recorder.answers.same_run:
+                if other is not recorder or not recorder.answers.owns(found):
                     other.journal.append(record)
             asked.tell("start")
             if record.kind == "left_out":

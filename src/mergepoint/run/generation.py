@@ -31,7 +31,6 @@ from mergepoint.run.journaled import (
     named_run,
 )
 from mergepoint.run.runner import ChatRunner
-from mergepoint.run.spending import Spending
 from mergepoint.tree.budget import Budget
 from mergepoint.tree.check import as_tree
 from mergepoint.tree.decision import Answerer
@@ -82,6 +81,7 @@ def run_generation(
     answerer: Answerer | Mapping[str, Any] | None = None,
     budget: Budget | Mapping[str, Any] | None = None,
     prices: Mapping[str, Price] | None = None,
+    runner: ChatRunner | None = None,
 ) -> Generation:
     """Run a tree and write `<runs>/<run_id>/` with journal.jsonl and transcript.json.
 
@@ -100,7 +100,8 @@ def run_generation(
 
     `budget` (a Budget or a mapping of its fields) is for the whole run: of a resumed one what it
     used before counts, answers that were taken over do not. `prices` stand over those of
-    genai-prices, by `provider:name` or glob.
+    genai-prices, by `provider:name` or glob. A `runner` of one's own compiles each tree once for
+    many runs, and stands for `model`, `form`, `view`, `budget` and `prices`.
 
     Raises what a step raises, with `ctx.error` set; TreeError for a tree that differs from the
     one to be resumed, and for models without a price under a budget in USD; BudgetExceeded;
@@ -108,10 +109,11 @@ def run_generation(
     that cannot be read or is being written.
     """
     origin = Origin(reuse, replay)
-    runner = ChatRunner(model, form=form, view=view, budget=budget, prices=prices)
-    calls = Calls(model, view=view, spending=Spending(budget, prices))
+    runner = _runner(runner) or ChatRunner(
+        model, form=form, view=view, budget=budget, prices=prices
+    )
     ctx = _given(ctx, inputs, messages, answerer, resumed=resume is not None)
-    home = _prepared(tree, calls, ctx, store_at(runs), origin, resume)
+    home = _prepared(tree, runner.calls(), ctx, store_at(runs), origin, resume)
     try:
         runner.run(ctx, tree)
     finally:
@@ -135,18 +137,26 @@ async def arun_generation(
     answerer: Answerer | Mapping[str, Any] | None = None,
     budget: Budget | Mapping[str, Any] | None = None,
     prices: Mapping[str, Price] | None = None,
+    runner: ChatRunner | None = None,
 ) -> Generation:
     """Do what `run_generation` does, on an event loop."""
     origin = Origin(reuse, replay)
-    runner = ChatRunner(model, form=form, view=view, budget=budget, prices=prices)
-    calls = Calls(model, view=view, spending=Spending(budget, prices))
+    runner = _runner(runner) or ChatRunner(
+        model, form=form, view=view, budget=budget, prices=prices
+    )
     ctx = _given(ctx, inputs, messages, answerer, resumed=resume is not None)
-    home = _prepared(tree, calls, ctx, store_at(runs), origin, resume)
+    home = _prepared(tree, runner.calls(), ctx, store_at(runs), origin, resume)
     try:
         await runner.arun(ctx, tree)
     finally:
         _finish(ctx, home)
     return _result(ctx, home)
+
+
+def _runner(runner: ChatRunner | None) -> ChatRunner | None:
+    if runner is not None and runner.journaled:
+        raise StepError("a runner for run_generation has no journal: `runs` says where it goes")
+    return runner
 
 
 def _given(

@@ -19,6 +19,7 @@ from mergepoint.run.channels import (
 )
 from mergepoint.run.child import Around, Child, Fused, LeafNode
 from mergepoint.run.facts import (
+    Facts,
     facts_from,
     given_inputs,
     whole_messages,
@@ -92,7 +93,7 @@ class Enter(Child, Showing):
         return state
 
     def _path(self, state: Channels) -> str:
-        return str(self.place.at(state["facts"]["rounds"]))
+        return Facts.off_wire(state["facts"]).path(self.place)
 
     def failed(self, config: RunnableConfig) -> Channels | None:
         """Give the namespace under which a checkpointer keeps what the block had done."""
@@ -191,7 +192,7 @@ class RootNode(Showing):
         inputs = given_inputs(self._needs, state.get("inputs"), path=self._root.place.path)
         messages = whole_messages(state.get("messages") or [])
         facts = facts_from(config, inputs=inputs, scope=state.get("scope") or "")
-        path = join(facts.host, self.rooted.path)
+        path = join(facts.around, self.rooted.path)
         with ExitStack() as held:
             facts, config = held.enter_context(self.rooted.run(facts, messages, config))
             for recorder in recorders_of(config):

@@ -7,7 +7,7 @@ are recorded by the callbacks themselves, under the path of the host's nodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -209,6 +209,19 @@ def with_recorder(config: RunnableConfig, recorder: Recorder) -> RunnableConfig:
         handlers = callbacks.copy()
         handlers.add_handler(recorder, inherit=True)
     return {**config, "callbacks": handlers}
+
+
+def without_recorders(config: RunnableConfig, recorders: Sequence[Recorder]) -> RunnableConfig:
+    """Give a config whose callbacks are without these recorders; the given one stays as it is."""
+    callbacks = config.get("callbacks")
+    if callbacks is None or not recorders:
+        return config
+    if isinstance(callbacks, list):
+        return {**config, "callbacks": [one for one in callbacks if one not in recorders]}
+    manager = callbacks.copy()
+    for recorder in recorders:
+        manager.remove_handler(recorder)
+    return {**config, "callbacks": manager}
 
 
 def _record(

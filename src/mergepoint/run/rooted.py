@@ -12,11 +12,16 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 
 from mergepoint.core.path import SEPARATOR, join
-from mergepoint.record.answers import Resumed
+from mergepoint.record.answers import answers_of
 from mergepoint.record.store import RunJournal
 from mergepoint.run.facts import RUN_ID, THREAD, Facts, unused_run_id, unused_run_ids
 from mergepoint.run.journaled import Given, Journaling, Origin, Other
-from mergepoint.run.recorder import Recorder, with_recorder
+from mergepoint.run.recorder import (
+    Recorder,
+    recorders_of,
+    with_recorder,
+    without_recorders,
+)
 from mergepoint.run.spending import Spending
 
 
@@ -39,28 +44,33 @@ class Rooted:
         """Begin a run, or go on with one that is on record; give facts and config with its id.
 
         A journal is found by the config's run id, else by the id of its thread, where each turn
-        has one of its own; within a host with the host's prefix.
+        has one of its own; within a host with the host's prefix. Inside of a Call its calls are
+        in its own journal, and the Call alone in that of the run around.
 
         Raises what opening a journal raises.
         """
         if self.journaling is None:
-            unused = unused_run_id(facts.run, join(facts.host, self.path), messages)
+            unused = unused_run_id(facts.run, join(facts.around, self.path), messages)
             answers = self.origin.answers(None)
             if answers is not None:
                 config = with_recorder(config, Recorder(answers=answers))
             yield replace(facts, run=unused), config
             return
+        around = recorders_of(config) if facts.within else []
+        facts = replace(facts, host=facts.around, within="")
         with _journal(self.journaling, facts, messages, config) as journal:
             header, records = journal.header, journal.records
-            own = Resumed(records, again=journal.append) if records else None
+            purses = [one.purse for one in around if one.purse is not None]
+            if self.spending.limited:
+                purses.append(self.spending.ledger(records))
             recorder = Recorder(
                 journal,
-                answers=own or self.origin.answers(self.journaling.store),
-                purse=self.spending.ledger(records) if self.spending.limited else None,
+                answers=answers_of(records, self.origin.answers(self.journaling.store)),
+                purse=purses[0] if purses else None,
             )
             options = {**config.get("configurable", {}), RUN_ID: header.run_id}
-            config = {**with_recorder(config, recorder), "configurable": options}
-            yield replace(facts, run=header.run_id), config
+            config = {**without_recorders(config, around), "configurable": options}
+            yield replace(facts, run=header.run_id), with_recorder(config, recorder)
 
 
 def _journal(

@@ -160,6 +160,16 @@ class ChatRunner:
         self.run_steps(ctx, [step])
         return ctx.transcript().records[-1].response
 
+    @property
+    def journaled(self) -> bool:
+        """Say whether it keeps journals of its own."""
+        return self._store is not None
+
+    def calls(self) -> Calls:
+        """Give the calls of a run, none made yet."""
+        spending = Spending(self._budget, self._prices)
+        return Calls(self._model, view=self._view, spending=spending)
+
     @contextmanager
     def _journaled(self, ctx: RunContext, turn: Turn) -> Iterator[None]:
         """Write a turn to its journal, and take over the answers that it may."""
@@ -207,9 +217,7 @@ class ChatRunner:
 
     def _calls(self, tree: Node) -> Calls:
         """Give the calls of a tree's runs, made where budgets or a journal need them."""
-        path = root_path(tree)
-        spending = Spending(self._budget, self._prices)
-        calls = Calls(self._model, view=self._view, spending=spending)
+        path, calls = root_path(tree), self.calls()
         needed = self._store is not None or self._budget is not None or budgets_of(tree, path)
         return calls.made_for(tree, path) if needed else calls
 

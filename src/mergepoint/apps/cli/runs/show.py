@@ -20,10 +20,14 @@ _BRIEF = 300
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """A path and the calls at it, in the order in which they were written."""
+    """A path and the calls at it, in the order in which they were written.
+
+    Those that a function made of models are `inside`: they may be answered where it is not.
+    """
 
     path: str
     calls: tuple[CallRecord, ...]
+    inside: tuple[CallRecord, ...]
     called: bool  # whether the tree calls something here; a block does not
     open: bool = False  # whether a gate waits here
     over: bool = False  # whether the run is done
@@ -53,6 +57,19 @@ class At:
     def failures(self) -> list[CallRecord]:
         """Give the attempts that failed."""
         return [call for call in self.calls if call.failed]
+
+    @property
+    def tokens(self) -> int:
+        """Give the tokens of all calls."""
+        from mergepoint.apps.cli.kept import tokens_of
+
+        return sum(map(tokens_of, (*self.calls, *self.inside)))
+
+    @property
+    def cost(self) -> float | None:
+        """Give the cost in USD of the last answer, or of the models inside."""
+        known = [call.cost for call in self.inside if call.cost is not None]
+        return sum(known) if known else None if self.last is None else self.last.cost
 
 
 def show(
@@ -107,8 +124,6 @@ def _facts(kept: Kept) -> dict[str, Any]:
 
 
 def _call(at: At) -> dict[str, Any]:
-    from mergepoint.apps.cli.kept import tokens_of
-
     last, failed = at.last, at.failures
     return {
         "path": at.path,
@@ -119,8 +134,8 @@ def _call(at: At) -> dict[str, Any]:
         "source": None if last is None else last.source,
         "model": at.calls[-1].model if at.calls else None,
         "seconds": None if last is None else round(max(0.0, last.ended - last.started), 6),
-        "tokens": sum(map(tokens_of, at.calls)),
-        "cost": None if last is None else last.cost,
+        "tokens": at.tokens,
+        "cost": at.cost,
     }
 
 
@@ -175,7 +190,8 @@ def _paths(kept: Kept) -> list[At]:
     return [
         At(
             path,
-            tuple(calls.get(path, ())),
+            tuple(call for call in calls.get(path, ()) if call.kind != "inner"),
+            tuple(call for call in calls.get(path, ()) if call.kind == "inner"),
             called=path in leaves or path in calls,
             open=path in waiting,
             over=over,
@@ -199,7 +215,6 @@ def _tree(kept: Kept) -> Iterator[str]:
 
 
 def _said(at: At) -> str:
-    from mergepoint.apps.cli.kept import tokens_of
     from mergepoint.apps.cli.output import brief, clock, count
 
     if at.state in ("", "waiting"):
@@ -208,7 +223,7 @@ def _said(at: At) -> str:
         return _left_out(at.calls[-1].error or {})
     tries = count(len(at.failures), "failed attempt") if at.failures else ""
     if at.last is not None:
-        tokens = sum(map(tokens_of, at.calls))
+        tokens = at.tokens
         seconds = clock(max(0.0, at.last.ended - at.last.started))
         kind = at.last.kind if at.last.kind != "step" else ""
         if kind == "gate":
