@@ -28,7 +28,7 @@ from mergepoint.record.file_store import FileStore
 from mergepoint.record.plain import jsonable
 from mergepoint.record.read_journal import read_journal
 from mergepoint.record.record import CallRecord
-from mergepoint.record.standing import open_questions
+from mergepoint.record.standing import pending
 from mergepoint.record.transcript import read_transcript, write_transcript
 from mergepoint.report.show import call_view, to_text
 from mergepoint.run.graph import Form
@@ -94,7 +94,7 @@ def test_the_same_question_is_not_written_again(tmp_path: Path) -> None:
     )
     assert done.text == "done"
     assert [record.asks for record in gates(tmp_path)] == [True, False]
-    assert open_questions(gates(tmp_path)) == []
+    assert pending(gates(tmp_path)) == []
     assert done.transcript.questions == ()
 
 
@@ -102,7 +102,7 @@ def test_each_iteration_of_a_loop_asks_its_own_question(tmp_path: Path) -> None:
     """The path of the open one names the iteration, and earlier ones are closed."""
     first = {"work/iteration_01/approval": {"decision": "reject", "feedback": "shorter"}}
     waiting(tmp_path, looping(), first)
-    (asked,) = open_questions(gates(tmp_path))
+    (asked,) = pending(gates(tmp_path))
     assert asked.path == "work/iteration_02/approval"
     transcript = read_transcript(tmp_path / "r" / "transcript.json")
     assert [one.path for one in transcript.questions] == [asked.path]
@@ -113,9 +113,9 @@ def test_several_gates_are_open_at_once(tmp_path: Path) -> None:
     both = [Gate(Step(name), name=name, capture_key=name) for name in "ab"]
     node = Block(both, name="work", parallel=True)
     waiting(tmp_path, node)
-    assert [one.path for one in open_questions(gates(tmp_path))] == ["work/a", "work/b"]
+    assert [one.path for one in pending(gates(tmp_path))] == ["work/a", "work/b"]
     waiting(tmp_path, node, {"work/a": "approve"}, resume="r")
-    assert [one.path for one in open_questions(gates(tmp_path))] == ["work/b"]
+    assert [one.path for one in pending(gates(tmp_path))] == ["work/b"]
 
 
 def test_an_interrupted_graph_leaves_its_question(form: Form) -> None:
@@ -126,7 +126,7 @@ def test_an_interrupted_graph_leaves_its_question(form: Form) -> None:
     )
     config: Any = {"configurable": {"thread_id": "t"}, "callbacks": [recorder]}
     graph.invoke({"messages": []}, config)
-    assert [one.path for one in open_questions(recorder.journal.records)] == [GATE]
+    assert [one.path for one in pending(recorder.journal.records)] == [GATE]
     graph.invoke(Command(resume="perhaps"), config)
     graph.invoke(Command(resume="approve"), config)
     of_gates = [record for record in recorder.journal.records if record.kind == "gate"]
@@ -147,7 +147,7 @@ def test_a_decision_that_was_hidden_opens_the_gate_again(tmp_path: Path) -> None
         )
     waiting(tmp_path, tree(), resume="r")
     assert [record.asks for record in gates(tmp_path)] == [False, True]
-    assert [one.path for one in open_questions(gates(tmp_path))] == [GATE]
+    assert [one.path for one in pending(gates(tmp_path))] == [GATE]
 
 
 def test_a_journal_tells_that_its_run_waits(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from mergepoint.core.state import State
 from mergepoint.record.header import RunHeader
 from mergepoint.record.record import CallRecord
 from mergepoint.record.replay import Replay, replay
-from mergepoint.record.standing import open_questions
+from mergepoint.record.standing import pending
 from mergepoint.record.transcript import Transcript
 from mergepoint.tree.fold import Messages
 from mergepoint.tree.outline import from_outline
@@ -65,7 +65,7 @@ def _why(found: Replay, records: tuple[CallRecord, ...]) -> dict[str, str]:
     if found.error is not None:
         path = str(getattr(found.error, "pipeline_path", ""))
         return _error(type(found.error).__name__, str(found.error), path)
-    gates = [record.path for record in open_questions(records)]
+    gates = [record.path for record in pending(records)]
     calls = [path for path in found.missing if path not in gates]
     if not calls:
         return _error(WAITING, f"waiting for a decision at {', '.join(gates)}", gates[0])

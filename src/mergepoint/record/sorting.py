@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from mergepoint.record.record import CallRecord
-from mergepoint.record.standing import full_path_of, open_questions, standing
+from mergepoint.record.standing import full_path_of, pending, standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Sorting:
         stands = standing((one for one in records if one.kind != "inner"), full_path_of)
         answered = [record for record in stands.values() if record.answered]
         failures = [record for record in records if record.failed]
-        questions = open_questions(records)
+        questions = pending(records)
         known = {id(record) for record in (*answered, *inner, *failures, *questions)}
         return cls(
             tuple(sorted(answered, key=lambda record: order(record.path))),

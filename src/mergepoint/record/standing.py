@@ -42,7 +42,7 @@ def standing(records: Iterable[CallRecord], by: Callable[[CallRecord], K]) -> di
     return found
 
 
-def open_questions(records: Iterable[CallRecord]) -> list[CallRecord]:
-    """Give the questions of gates that nobody has answered: each the newest record of its gate."""
+def pending(records: Iterable[CallRecord]) -> list[CallRecord]:
+    """Give the questions that are on record and wait: each is the newest record of its gate."""
     newest = {full_path_of(record): record for record in records if record.kind == "gate"}
     return [record for record in newest.values() if record.asks]

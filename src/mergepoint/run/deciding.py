@@ -18,7 +18,7 @@ from mergepoint.models.halt import HALT
 from mergepoint.record.answers import Asked
 from mergepoint.record.record import CallKey, CallRecord, now
 from mergepoint.record.request import Digests
-from mergepoint.record.standing import open_questions
+from mergepoint.record.standing import pending
 from mergepoint.run.facts import Facts
 from mergepoint.run.recorder import Event, Recorder, recorders_of
 from mergepoint.tree.decision import Answerer, Decision, Question
@@ -175,7 +175,7 @@ class Asking:
             outputs=question.kept.outputs,
         )
         for recorder in self._recorders:
-            known = open_questions(recorder.journal.records)
+            known = pending(recorder.journal.records)
             if (record.key, record.request) not in [(one.key, one.request) for one in known]:
                 recorder.journal.append(record)
 
