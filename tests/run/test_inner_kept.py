@@ -35,7 +35,7 @@ from mergepoint import (
 from mergepoint.core.state import State
 from mergepoint.record.answers import Reused
 from mergepoint.record.check import check_run
-from mergepoint.record.export import agrees, transcript_of, unanswered
+from mergepoint.record.export import agrees, transcript_of
 from mergepoint.record.file_journal import read_journal
 from mergepoint.record.file_store import JOURNAL, FileStore
 from mergepoint.record.replay import replay
@@ -45,7 +45,6 @@ from mergepoint.run.generation import TRANSCRIPT
 from mergepoint.run.graph import Form
 from mergepoint.testing.cassette import Cassette
 from mergepoint.testing.scripted import Answer, ScriptedModel
-from mergepoint.tree.outline import outline
 
 
 def reusing(before: Recorder) -> Recorder:
@@ -154,7 +153,7 @@ def test_a_run_that_failed_in_a_function_is_resumed(tmp_path: Path, form: Form) 
     told = transcript_of(header, records)
     assert told.error is not None
     assert (told.error["type"], told.error["path"]) == ("Unfinished", "root/ask")
-    assert unanswered(outline(tree), records) == ["root/ask", "root/go"]
+    assert replay(records, tree, base=State()).missing == ["root/ask"]
     second = ScriptedModel(by_prompt={"Two?": "2", "Go": "g"})
     done = run_generation(tree, model=second, resume="r", **about)
     assert (done.outputs, len(second.calls)) == ({"said": "1 2"}, 2)

@@ -17,8 +17,8 @@ from mergepoint.apps.cli.runs import show as show_run
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 the run failed; 2 it was asked for in a way that cannot be done, and "
-    "nothing was run; 3 'runs check' found something wrong; 130 interrupted, or declined; "
-    "141 the reader of the output is gone."
+    "nothing was run; 3 'runs check' found something wrong; 4 the run waits for a decision at a "
+    "gate; 130 interrupted, or declined; 141 the reader of the output is gone."
 )
 
 app = typer.Typer(
@@ -95,7 +95,7 @@ runs = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 @runs.callback(epilog=_epilog((*list_runs.EXAMPLES[:1], *tail.EXAMPLES[:1], *check.EXAMPLES[:1])))
 def _runs(ctx: typer.Context) -> None:
-    """See, check, repair and export the runs on disk, those that were killed too."""
+    """See, check, repair and export runs, those that were killed too."""
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help(), err=True)
         raise typer.Exit(REFUSED)
@@ -104,7 +104,7 @@ def _runs(ctx: typer.Context) -> None:
 _add("list", list_runs.list_, "List the runs, the newest first.", list_runs.EXAMPLES, to=runs)
 _add("show", show_run.show, "Show how far a run came.", show_run.EXAMPLES, to=runs)
 _add("tail", tail.tail, "Show records as they are appended.", tail.EXAMPLES, to=runs)
-_add("check", check.check, "Say what is wrong with runs on disk.", check.EXAMPLES, to=runs)
+_add("check", check.check, "Say what is wrong with runs.", check.EXAMPLES, to=runs)
 _add("repair", repair.repair, "Cut a damaged journal to what is good.", repair.EXAMPLES, to=runs)
 _add("export", export.export, "Give the transcript of a journal.", export.EXAMPLES, to=runs)
-app.add_typer(runs, name="runs", short_help="See, check, repair and export the runs on disk.")
+app.add_typer(runs, name="runs", short_help="See, check, repair and export runs.")
