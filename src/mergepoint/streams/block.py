@@ -22,15 +22,6 @@ def block(
 ) -> Callable[[BlockFunction[P]], BlockType[P]]:
     """Register an async generator function as the block `name`; what is given is its BlockType.
 
-        class Shout(Params):
-            times: int = 1
-
-        @block("shout", params=Shout)
-        async def shout(items, params, ctx):
-            "Write the content in capitals."
-            async for thing in items:
-                yield thing.redrafted(thing.content.upper() + "!" * params.times)
-
     See BlockType for the fields. A package of its own names its blocks as entry points of the
     group `mergepoint.blocks`: `shout = "my_package.shout:shout"`.
 

@@ -23,6 +23,9 @@ class Calls:
     def __init__(self) -> None:
         self._asked: dict[int, _Asked] = {}
 
+    def __len__(self) -> int:
+        return len(self._asked)
+
     def next_number(self, thing: Thing, sample: int, stage_id: str) -> int:
         """Give the number of the next call, counted on from those in the Thing's history."""
         asked, place = self._of(thing), (thing.id, sample)

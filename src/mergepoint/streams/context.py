@@ -16,6 +16,7 @@ from mergepoint.record.record import now
 from mergepoint.streams.ask import Answer, Ask, Asker
 from mergepoint.streams.calls import Calls
 from mergepoint.streams.flow.mapped import mapped
+from mergepoint.streams.groups import group_of, regrouped
 from mergepoint.streams.notes import MISSING, Notes, NotesInMemory
 from mergepoint.streams.thing import Thing, child, joined
 from mergepoint.tree.step import Content
@@ -72,14 +73,15 @@ class BlockContext:
         """
         return child(thing, number)
 
-    def joined(self, things: Sequence[Thing]) -> Thing:
+    def joined(self, things: Sequence[Thing], *, whole: bool = False) -> Thing:
         """Give one Thing made of several, with the next id of this stage: `stage_2.vote#0`.
 
-        It has the content, props and history that they have in common; all are its parents. Ask
-        for it before the first `await` of what works on it, so that ids do not depend on
-        concurrency. Raises ValueError for no Things at all.
+        It has the content, props and history that their ancestors have in common; all are its
+        parents. It is in their group, or with `whole`, where they are all of it, in the group
+        around. Ask for it before the first `await` of what works on it, so that ids do not depend
+        on concurrency. Raises ValueError for no Things at all.
         """
-        return joined(things, self.next_id())
+        return regrouped(joined(things, self.next_id()), group_of(things, whole=whole))
 
     def next_id(self) -> str:
         """Give an id that this stage gave to nothing before: `stage_2.vote#0`, `#1` and on."""

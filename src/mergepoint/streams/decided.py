@@ -27,7 +27,7 @@ async def decided(
     """
     async with aclosing(groups(items, params.per, enough=enough)) as found:
         async for group in found:
-            joined = ctx.joined(group.members)
+            joined = ctx.joined(group.members, whole=True)
             members = [member for member in group.members if not failed(member)]
             if members:
                 yield await decide(joined, members)

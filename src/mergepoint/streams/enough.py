@@ -28,7 +28,10 @@ class Stop(Params):
         "(adaptive consistency, arXiv 2305.11860)",
     )
     window: int | None = Field(
-        default=None, ge=2, description="so many in a row agree (early stopping, arXiv 2401.10480)"
+        default=None,
+        ge=2,
+        description="a window agrees: the first so many, or the next so many, and on "
+        "(early stopping, arXiv 2401.10480)",
     )
     voters: int | None = Field(
         default=None,
@@ -73,9 +76,8 @@ class _Counting:
     def __call__(self, members: Sequence[Thing]) -> bool:
         if len(members) == 1:
             self._start()
-        if failed(members[-1]):
-            return False
-        self._keys.append(self._tally.add(members[-1], self._ballot))
+        if not failed(members[-1]):
+            self._keys.append(self._tally.add(members[-1], self._ballot))
         first, second = self._tally.two_best()
         stop = self._stop
         if stop.lead is not None:

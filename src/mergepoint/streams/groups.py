@@ -1,15 +1,17 @@
 """Groups: the groups of a stream, as blocks that decide among several read them.
 
-A block that groups (accumulate, group_by) gives its Things the props `group`, `group_size` and
-`group_last`, the id of the last member. Things that were given none are one group, which is the
-whole stream.
+A block that groups (accumulate, group_by, tee) gives its Things the props `group`, `group_size`
+and `group_last`, the id of the last member. Things that have none are one group, which is the whole
+stream. A group inside of another is named below it: `outer#0/inner#3`; what a whole group became is
+in the group around.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from itertools import takewhile
+from typing import Any, Final, Literal
 
 from pydantic import Field
 
@@ -25,6 +27,35 @@ class Grouped(Params):
     per: Literal["group", "all"] = Field(
         default="group", description="decide in each group, or over the whole stream"
     )
+
+
+MARKS: Final = ("group", "group_size", "group_last", "group_key")
+_BELOW: Final = "/"
+
+
+def group_marks(name: str, members: Sequence[Thing]) -> dict[str, Any]:
+    """Give the props by which the members of a new group are known, below the one around them."""
+    around = group_of(members)
+    full = name if around is None else f"{around}{_BELOW}{name}"
+    return {"group": full, "group_size": len(members), "group_last": members[-1].id}
+
+
+def group_of(things: Sequence[Thing], *, whole: bool = False) -> str | None:
+    """Give the innermost group that all are in; with `whole` the one around a group of them all."""
+    names = [str(thing.props.get("group") or "").split(_BELOW) for thing in things]
+    levels = zip(*names, strict=False)  # the shortest ends it
+    shared = [level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels)]
+    if whole and all(name == shared for name in names):
+        shared = shared[:-1]
+    return _BELOW.join(shared) or None
+
+
+def regrouped(thing: Thing, group: str | None) -> Thing:
+    """Give the Thing in this group, or in none; what was said of another group is blank."""
+    if thing.props.get("group") == group:
+        return thing
+    blank = dict.fromkeys(name for name in MARKS if name in thing.props)
+    return thing.plus({**blank, "group": group})
 
 
 @dataclass(frozen=True, slots=True)

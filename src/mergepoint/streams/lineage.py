@@ -57,7 +57,7 @@ def lineage(things: Thing | Iterable[Thing], *, most: int = MOST) -> str:
         lines += [f"    {by(entry)}{_changes(entry)}" for entry in entries[1:]]
     if len(names) > most:
         lines.append(f"and {len(names) - most:,} more")
-    return "\n".join(lines) + "\n"
+    return "".join(f"{line}\n" for line in lines)
 
 
 def lineage_mermaid(things: Thing | Iterable[Thing], *, most: int = MOST) -> str:

@@ -63,7 +63,7 @@ def _fault(model: type[BaseModel], given: Any, found: Mapping[str, Any]) -> Para
     if kind == "extra_forbidden":
         known = known_names(model, found["loc"][:-1])
         near = nearest(str(location[-1]), known)
-        return ParamFault(location, f"no such param{near}; there are: {', '.join(known)}")
+        return ParamFault(location, f"no such param{near}; there are: {', '.join(known) or 'none'}")
     if kind in ("missing", "union_tag_not_found"):
         name = str(context.get("discriminator", "")).strip("'")
         return ParamFault((*location, name) if name else location, "is missing")
@@ -98,25 +98,25 @@ def _inside(given: Any, location: Location, *, named: bool) -> Location:
 
 def known_names(model: Any, location: Location) -> list[str]:
     """Give the names of the params at a location, in order."""
-    models = list(_models(model))
+    models = list(models_of(model))
     for part in location:
         inside = [m.model_fields[part].annotation for m in models if part in m.model_fields]
         if inside:
-            models = [one for annotation in inside for one in _models(annotation)]
+            models = [one for annotation in inside for one in models_of(annotation)]
         elif tagged := [one for one in models if part in _tags(one)]:
             models = tagged
     return list(dict.fromkeys(name for one in models for name in one.model_fields))
 
 
-def _models(annotation: Any) -> Iterator[Any]:
+def models_of(annotation: Any) -> Iterator[Any]:
     """Give the models that a type mentions."""
     if isinstance(annotation, type) and issubclass(annotation, RootModel):
-        yield from _models(annotation.model_fields["root"].annotation)
+        yield from models_of(annotation.model_fields["root"].annotation)
     elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     else:
         for argument in get_args(annotation):
-            yield from _models(argument)
+            yield from models_of(argument)
 
 
 def _tags(model: Any) -> set[Any]:

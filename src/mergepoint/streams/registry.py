@@ -63,8 +63,8 @@ class Registry:
             raise RecipeError(
                 f"the name of block {name!r} is taken by several: {', '.join(homes)}; keep one"
             )
-        if name in self._own:
-            importlib.import_module(homes[0])
+        if name in self._own and name not in self._found:
+            self._found[name] = _defined_in(homes[0], name)
         elif points and name not in self._loaded:
             self._take(points[0])
         if name not in self._found:
@@ -116,6 +116,12 @@ class Registry:
             )
         self._found[point.name] = kind
         self._loaded.add(point.name)
+
+
+def _defined_in(home: str, name: str) -> BlockType[Any]:
+    """Give the block that a module of blocks is named after."""
+    defined = vars(importlib.import_module(home)).values()
+    return next(one for one in defined if isinstance(one, BlockType) and one.name == name)
 
 
 def _loaded(point: EntryPoint) -> BlockType[Any]:

@@ -200,18 +200,18 @@ def child(thing: Thing, number: int) -> Thing:
 def joined(things: Sequence[Thing], name: str) -> Thing:
     """Give one Thing to be that is made of several; `name` becomes its id.
 
-    It starts from what they have in common: the entries with which all their histories begin, as
-    a merge in git starts from the merge base. Samples of one question keep the question's props.
+    It starts from what their ancestors have in common: the entries with which all their histories
+    begin, as a merge in git starts from the merge base. Samples of one question keep the
+    question's props, and one sample alone no more than several.
 
     Raises ValueError for no Things at all.
     """
     if not things:
         raise ValueError(f"{name} would be made of nothing; give at least one Thing")
     histories = [one.history if one.made is None else _history(one.base) for one in things]
-    shared = tuple(
-        entries[0]
-        for entries in takewhile(_all_equal, zip(*histories, strict=False))  # shortest ends it
-    )
+    own = {one.id if one.base is None else one.base.id for one in things}
+    in_common = histories[0][: _length_in_common(histories)]
+    shared = takewhile(lambda entry: entry.id not in own, in_common)
     return _view(fold(shared), Made(id=name, parents=_origins(things)))
 
 
@@ -224,6 +224,12 @@ def _origins(things: Iterable[Thing]) -> tuple[str, ...]:
         else:
             found.update(dict.fromkeys(one.made.parents or (one.id,)))
     return tuple(found)
+
+
+def _length_in_common(histories: Sequence[tuple[Entry, ...]]) -> int:
+    """Give with how many equal entries all histories begin."""
+    columns = zip(*histories, strict=False)  # the shortest ends it
+    return sum(1 for _ in takewhile(_all_equal, columns))
 
 
 def _all_equal(entries: tuple[Entry, ...]) -> bool:

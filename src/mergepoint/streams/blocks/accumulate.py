@@ -8,6 +8,7 @@ from contextlib import aclosing
 from mergepoint.streams.block import block
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.gather import Gather, gathered
+from mergepoint.streams.groups import group_marks
 from mergepoint.streams.reading import CONTENT
 from mergepoint.streams.thing import Thing
 from mergepoint.streams.where import read_props
@@ -41,6 +42,6 @@ async def accumulate(
     """
     async with aclosing(gathered(items, params, ctx)) as batches:
         async for members in batches:
-            name, last = ctx.next_id(), members[-1].id
+            marks = group_marks(ctx.next_id(), members)
             for member in members:
-                yield member.plus(group=name, group_size=len(members), group_last=last)
+                yield member.plus(marks)

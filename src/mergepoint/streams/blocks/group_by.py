@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from mergepoint.streams.block import block
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.ended import Ended
+from mergepoint.streams.groups import group_marks
 from mergepoint.streams.lineage import ancestor
 from mergepoint.streams.params import Params
 from mergepoint.streams.reading import CONTENT, canonical, failed, value
@@ -64,8 +65,7 @@ async def group_by(
     found = _by_lineage(items, params) if params.by is None else _by_prop(items, params.by)
     async with aclosing(found):
         async for key, members in found:
-            name, last = ctx.next_id(), members[-1].id
-            marks = {"group": name, "group_size": len(members), "group_last": last}
+            marks = group_marks(ctx.next_id(), members)
             for member in members:
                 yield member.plus(marks, group_key=key)
 

@@ -12,12 +12,12 @@ from mergepoint.streams.block import block
 from mergepoint.streams.block_error import BlockError
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.decided import decided
-from mergepoint.streams.groups import Grouped
+from mergepoint.streams.groups import MARKS, Grouped
 from mergepoint.streams.reading import value
 from mergepoint.streams.thing import Thing
 from mergepoint.streams.why import shown
 
-OF_BRANCHES = frozenset({"branch", "group", "group_size", "group_last", "group_key"})
+OF_BRANCHES = frozenset({"branch", *MARKS})
 
 
 class Merge(Grouped):

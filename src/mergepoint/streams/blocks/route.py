@@ -23,7 +23,7 @@ class Case(Params):
 class Route(Params):
     """Cases, of which the first that holds decides."""
 
-    cases: list[Case] = Field(min_length=1)
+    cases: list[Case] = Field(min_length=1, description="branches with their conditions")
     otherwise: str = Field(
         default="otherwise", min_length=1, description="the branch where no case holds"
     )
