@@ -11,12 +11,14 @@ from langchain_core.language_models import BaseChatModel
 from mergepoint.core.errors import RecipeError
 from mergepoint.core.path import nearest
 from mergepoint.streams.block_type import BlockType
+from mergepoint.streams.gather import Gather
 from mergepoint.streams.knobs import Location, knob_faults, turned
 from mergepoint.streams.library import LIBRARY, Library
-from mergepoint.streams.params import check_params
+from mergepoint.streams.params import check_params, params_of
 from mergepoint.streams.planned import PlannedRecipe, PlannedStage
 from mergepoint.streams.recipe import MAX_STAGES, Recipe, Stage
 from mergepoint.streams.registry import REGISTRY, Registry
+from mergepoint.tree.budget import as_budget
 
 MAX_DEPTH = 20
 
@@ -82,7 +84,7 @@ class _Search:
             prefix=prefix,
             recipe=recipe,
             stages=tuple(stages),
-            budget=None if stage is None else stage.budget,
+            budget=None if stage is None else as_budget(stage.budget),
         )
 
     def _stage(
@@ -119,10 +121,10 @@ class _Search:
             stage_id=stage_id,
             kind=kind,
             params=checked,
-            batch=stage.batch,
+            batch=None if stage.batch is None else params_of(Gather, stage.batch, where=stage_id),
             width=stage.concurrency or recipe.concurrency,
             model=model,
-            budget=stage.budget,
+            budget=as_budget(stage.budget),
         )
 
     def _found(self, wanted: str | BlockType[Any] | Recipe) -> BlockType[Any] | Recipe:

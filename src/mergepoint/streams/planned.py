@@ -11,6 +11,8 @@ from pydantic import BaseModel
 
 from mergepoint.streams.block_type import BlockType
 from mergepoint.streams.gather import Gather
+from mergepoint.streams.params import params_of
+from mergepoint.streams.rails import Rails
 from mergepoint.streams.recipe import Recipe
 from mergepoint.tree.budget import Budget
 
@@ -52,6 +54,11 @@ class PlannedRecipe:
     recipe: Recipe
     stages: tuple[PlannedStage | PlannedRecipe, ...]
     budget: Budget | None
+
+    @property
+    def rails(self) -> Rails:
+        """Give its limits."""
+        return params_of(Rails, self.recipe.rails, where=self.prefix)
 
     @property
     def stage_id(self) -> str:

@@ -12,10 +12,11 @@ from langchain_core.language_models import BaseChatModel
 from mergepoint.core.errors import RecipeError
 from mergepoint.streams.block_type import BlockType
 from mergepoint.streams.gather import Gather
+from mergepoint.streams.params import Params, params_of
 from mergepoint.streams.rails import Rails
 from mergepoint.streams.sealed import NOTHING, sealed
 from mergepoint.streams.where import Where
-from mergepoint.tree.budget import Budget
+from mergepoint.tree.budget import Budget, as_budget
 from mergepoint.tree.strict_yaml import Document
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -34,10 +35,10 @@ class Stage:
     type: str | BlockType[Any] | Recipe
     _: KW_ONLY
     params: Mapping[str, Any] = NOTHING
-    batch: Gather | None = None
+    batch: Gather | Mapping[str, Any] | None = None
     concurrency: int | None = None
     model: str | BaseChatModel | None = None
-    budget: Budget | None = None
+    budget: Budget | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.params, Mapping):
@@ -45,11 +46,18 @@ class Stage:
         if problem := concurrency_problem(self.concurrency):
             raise RecipeError(problem)
         object.__setattr__(self, "params", sealed(self.params))
+        object.__setattr__(self, "budget", as_budget(self.budget))
+        if self.batch is not None:
+            object.__setattr__(self, "batch", params_of(Gather, self.batch, where="batch"))
 
     @property
     def label(self) -> str:
         """Give the name of its block or recipe."""
         return self.type if isinstance(self.type, str) else self.type.name
+
+
+class _End(Params):
+    until: Where
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +82,7 @@ class Recipe:
     needs: tuple[str, ...] = ()
     recurrent: bool = False
     until: Where | None = None
-    rails: Rails = field(default_factory=Rails)
+    rails: Rails | Mapping[str, Any] = field(default_factory=Rails)
     concurrency: int = 1
     document: Document | None = field(default=None, compare=False, repr=False)
 
@@ -82,6 +90,10 @@ class Recipe:
         object.__setattr__(self, "stages", tuple(self.stages))
         object.__setattr__(self, "needs", tuple(self.needs))
         object.__setattr__(self, "knobs", sealed(self.knobs))
+        object.__setattr__(self, "rails", params_of(Rails, self.rails, where="rails"))
+        if self.until is not None:
+            end = params_of(_End, {"until": self.until}, where=str(self.name))
+            object.__setattr__(self, "until", end.until)
         if faults := list(self._problems()):
             raise RecipeError("\n".join(f"{self.name}: {fault}" for fault in faults))
 

@@ -15,7 +15,7 @@ from mergepoint.streams.rails import Rails
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.sealed import plain
 from mergepoint.streams.where import Where
-from mergepoint.tree.budget import as_budget
+from mergepoint.tree.budget import LIMITS, as_budget
 from mergepoint.tree.strict_yaml import Document, YamlError, dump, load, load_file
 
 
@@ -157,9 +157,8 @@ def _stage_data(stage: Stage) -> dict[str, Any]:
     data |= {"batch": _plain(stage.batch)} if stage.batch is not None else {}
     data |= {"concurrency": stage.concurrency} if stage.concurrency is not None else {}
     data |= {"model": stage.model} if stage.model is not None else {}
-    if stage.budget is not None:
-        names = ("usd", "tokens", "calls", "seconds", "on_exhausted")
-        limits = {name: getattr(stage.budget, name) for name in names}
+    if (budget := as_budget(stage.budget)) is not None:
+        limits = {name: getattr(budget, name) for name in LIMITS}
         data["budget"] = {
             name: limit for name, limit in limits.items() if limit not in (None, "raise")
         }
