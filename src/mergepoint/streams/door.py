@@ -11,14 +11,13 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from langchain_core.runnables import RunnableConfig
 from pydantic import BaseModel
 
-from mergepoint.core.errors import StepError
 from mergepoint.models.door import given_by
 from mergepoint.models.identity import identity
 from mergepoint.models.purse import Purse
 from mergepoint.models.scope import Scope
 from mergepoint.record.record import CallKey
 from mergepoint.run.recorder import METADATA, Recorder
-from mergepoint.streams.ask import Answer, Ask, Asker
+from mergepoint.streams.ask import Answer, Ask, Asker, Unfitting
 from mergepoint.streams.reading import canonical
 from mergepoint.tree.policy import Policy
 
@@ -88,10 +87,6 @@ def asker_of(model: BaseChatModel, passing: Passing, policy: Policy) -> Asker:
         return Answer(text=text, value=value, call=key.full_path, model=name)
 
     return asked
-
-
-class Unfitting(StepError):
-    """An answer that is none to what was asked; a block may ask again."""
 
 
 def _messages(ask: Ask) -> Sequence[BaseMessage]:
