@@ -24,6 +24,8 @@ from mergepoint.streams.stage import entered, run_stage
 from mergepoint.streams.thing import Thing
 from mergepoint.streams.vocabulary import VocabularyWarning
 from mergepoint.testing.blocks import Replies, Source, run_block
+from mergepoint.testing.simulated import SimulatedLoop
+from mergepoint.testing.simulated_deadlock import Deadlock
 
 
 def test_the_exit_stamps_what_a_block_made() -> None:
@@ -99,6 +101,16 @@ def test_nothing_is_left_running() -> None:
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(run())
+
+
+def test_a_block_that_waits_for_ever_is_a_deadlock() -> None:
+    """In a simulation a block that waits for what nobody will give is found at once."""
+
+    async def run() -> None:
+        await anext(run_stage(typed(endless), Source("a"), Params(), BlockContext("s")))
+
+    with pytest.raises(Deadlock, match="endless"):
+        SimulatedLoop().run(run)
 
 
 def test_a_block_that_never_yields_can_be_cancelled() -> None:
