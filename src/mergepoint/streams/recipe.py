@@ -65,6 +65,8 @@ class Recipe:
     """Stages one after the other.
 
     `knobs` are what it can be given, with their defaults. `needs` are props that its items bring.
+    With `each` every item goes through the stages on its own, so that what is decided about one
+    ends its calls, and none of another.
     A `recurrent` one sends a Thing that leaves its last stage back to the first, until its status
     is converged, done, stuck or failed, `until` holds, or a rail ends it. `about` says what it is
     for, `paper` where it comes from, `calls` how many calls it makes, as a formula of its knobs.
@@ -80,6 +82,7 @@ class Recipe:
     calls: str = ""
     knobs: Mapping[str, Any] = NOTHING
     needs: tuple[str, ...] = ()
+    each: bool = False
     recurrent: bool = False
     until: Where | None = None
     rails: Rails | Mapping[str, Any] = field(default_factory=Rails)

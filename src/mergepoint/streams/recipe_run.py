@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -13,10 +12,7 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 
 from mergepoint.core.errors import Fault, RecipeError, StepError, TreeError
-from mergepoint.models.identity import identity
-from mergepoint.models.ledger import Ledger
 from mergepoint.models.prices import Price, Prices
-from mergepoint.models.resolve import resolve_model
 from mergepoint.record.answers import Resumed
 from mergepoint.record.header import RunHeader
 from mergepoint.record.journal import Journal, MemoryJournal
@@ -28,12 +24,12 @@ from mergepoint.run.facts import new_run_id
 from mergepoint.run.journaled import EXCLUSIVE, Origin, named_run
 from mergepoint.run.recorder import Recorder
 from mergepoint.streams.ask import Asker
-from mergepoint.streams.door import Passing, asker_of, path_of
+from mergepoint.streams.door import Passing, asker_of
 from mergepoint.streams.library import LIBRARY, Library
 from mergepoint.streams.notes_on_record import NotesOnRecord
 from mergepoint.streams.plan import plan
 from mergepoint.streams.planned import PlannedRecipe, PlannedStage
-from mergepoint.streams.reading import canonical
+from mergepoint.streams.planned_calls import ledger_of, models_of, outline_of, statics_of
 from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.registry import REGISTRY, Registry
 from mergepoint.streams.sealed import plain
@@ -91,7 +87,7 @@ class RecipeRun:
             raise StepError("give the run its items; only a resumed one has them on record")
         found = wanted.library.find(recipe) if isinstance(recipe, str) else recipe
         planned = plan(found, wanted.knobs, registry=wanted.registry, library=wanted.library)
-        models = _models(planned, wanted.model)
+        models = models_of(planned, wanted.model)
         store = None if wanted.runs is None else store_at(wanted.runs)
         return cls(planned, wanted, items, models, wanted.run_id or new_run_id(), store)
 
@@ -100,7 +96,16 @@ class RecipeRun:
         journal = self._opened()
         try:
             recorder = Recorder(journal, answers=self._answers(journal))
-            asking = Passing(self.run_id, recorder, self._ledger(journal.records))
+            asking = Passing(
+                self.run_id,
+                recorder,
+                ledger_of(
+                    self.planned,
+                    as_budget(self.wanted.budget),
+                    Prices(self.wanted.prices),
+                    journal.records,
+                ),
+            )
             askers: dict[str, Asker] = {}
 
             def asker(stage: PlannedStage) -> Asker | None:
@@ -174,29 +179,13 @@ class RecipeRun:
             seed=self.wanted.seed,
             inputs={"items": things, "knobs": dict(self.wanted.knobs or {})},
             messages=(),
-            tree=_outline(self.planned),
-            requests=self._statics(),
+            tree=outline_of(self.planned),
+            requests=statics_of(self.planned, self.models),
         )
-
-    def _statics(self) -> dict[str, str]:
-        """Give a digest of what is fixed in each stage, by path."""
-        found: dict[str, str] = {}
-        for stage in self.planned.blocks():
-            model = self.models.get(stage.stage_id)
-            batch = None if stage.batch is None else stage.batch.model_dump(mode="json")
-            said = [
-                stage.kind.name,
-                stage.params.model_dump(mode="json"),
-                batch,
-                None if model is None else identity(model, {}),
-            ]
-            text = canonical(said).encode()
-            found[path_of(stage.stage_id)] = hashlib.blake2b(text, digest_size=16).hexdigest()
-        return found
 
     def _same(self, header: RunHeader) -> None:
         """Take over what a run began with. Raises TreeError with what differs, by path."""
-        now, before = self._statics(), header.requests
+        now, before = statics_of(self.planned, self.models), header.requests
         faults = [
             Fault(path, "is another than the run began with; begin one that reuses it (--reuse)")
             for path in sorted(now.keys() | before.keys())
@@ -224,50 +213,6 @@ class RecipeRun:
             return journal.records
         store, run_id = named_run(self.store, named)
         return (*store.read(run_id)[1], *journal.records)
-
-    def _ledger(self, records: Iterable[CallRecord]) -> Ledger:
-        """Give who grants the calls: the rails of recipes, budgets of stages, that of the run."""
-        budgets: dict[str, Budget] = {}
-        for stage in (self.planned, *self.planned.walk()):
-            rails = stage.rails.budget if isinstance(stage, PlannedRecipe) else None
-            budget = stage.budget or rails
-            if budget is not None:
-                budgets[path_of(stage.stage_id)] = budget
-        ledger = Ledger(
-            budgets,
-            run=as_budget(self.wanted.budget),
-            root=self.planned.prefix,
-            prices=Prices(self.wanted.prices),
-        )
-        return ledger.prime(records)
-
-
-def _models(planned: PlannedRecipe, given: str | BaseChatModel | None) -> dict[str, BaseChatModel]:
-    """Give the model of each stage that names one or gets the run's."""
-    named: dict[str, BaseChatModel] = {}
-
-    def resolved(model: str | BaseChatModel) -> BaseChatModel:
-        if not isinstance(model, str):
-            return resolve_model(model)
-        if model not in named:
-            named[model] = resolve_model(model)
-        return named[model]
-
-    wanted = {stage.stage_id: stage.model or given for stage in planned.blocks()}
-    return {at: resolved(model) for at, model in wanted.items() if model is not None}
-
-
-def _outline(planned: PlannedRecipe | PlannedStage) -> dict[str, Any]:
-    """Give path and name of every stage, in the form of a tree's outline."""
-    inside = planned.stages if isinstance(planned, PlannedRecipe) else ()
-    name = planned.recipe.name if isinstance(planned, PlannedRecipe) else planned.kind.name
-    return {
-        "path": path_of(planned.stage_id),
-        "kind": "block",
-        "merge": "none",
-        "stage": name,
-        "nodes": [_outline(stage) for stage in inside],
-    }
 
 
 async def _entering(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Thing]:

@@ -52,6 +52,7 @@ class RecipeFields(Params):
     knobs: dict[str, JsonValue] = Field(default={}, description="what it can be given: defaults")
     needs: list[str] = Field(default=[], description="props that its items bring")
     concurrency: int = Field(default=1, description="so many Things at once at each stage")
+    each: bool = Field(default=False, description="every item goes through the stages on its own")
     recurrent: bool = Field(default=False, description="Things go around until they are done")
     until: Where | None = Field(default=None, description="a Thing for which this holds is done")
     rails: Rails = Field(default=Rails(), description="limits that are always on")
@@ -98,7 +99,7 @@ def recipe_to_yaml(recipe: Recipe) -> str:
     if faults:
         raise RecipeError("\n".join(faults))
     data: dict[str, Any] = {"name": recipe.name}
-    for name in ("about", "paper", "calls", "recurrent"):
+    for name in ("about", "paper", "calls", "each", "recurrent"):
         if value := getattr(recipe, name):
             data[name] = value
     data |= {"knobs": plain(recipe.knobs)} if recipe.knobs else {}

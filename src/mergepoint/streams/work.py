@@ -10,6 +10,7 @@ from mergepoint.core.errors import RailError
 from mergepoint.record.record import now
 from mergepoint.streams.ask import Asker
 from mergepoint.streams.context import BlockContext
+from mergepoint.streams.flow.each import each
 from mergepoint.streams.flow.mapped import mapped
 from mergepoint.streams.notes import Notes, NotesInMemory
 from mergepoint.streams.planned import PlannedRecipe, PlannedStage
@@ -58,11 +59,12 @@ class Work:
         self, planned: PlannedRecipe, items: AsyncIterator[Thing]
     ) -> AsyncGenerator[Thing, None]:
         """Give what leaves a recipe at its place."""
-        stream = (
-            self._rounds(planned, items)
-            if planned.recipe.recurrent
-            else self.once(planned.stages, items)
-        )
+        if planned.recipe.recurrent:
+            stream = self._rounds(planned, items)
+        elif planned.recipe.each:
+            stream = self._each(planned, items)
+        else:
+            stream = self.once(planned.stages, items)
         async with aclosing(stream):
             async for thing in stream:
                 yield thing
@@ -100,6 +102,14 @@ class Work:
                     self._watch(stage.stage_id, thing)
                 yield thing
 
+    def _each(
+        self, planned: PlannedRecipe, items: AsyncIterator[Thing]
+    ) -> AsyncGenerator[Thing, None]:
+        def alone(thing: Thing) -> AsyncIterator[Thing]:
+            return self.once(planned.stages, each([thing]))
+
+        return _each(mapped(items, alone, width=planned.recipe.concurrency))
+
     def _rounds(
         self, planned: PlannedRecipe, items: AsyncIterator[Thing]
     ) -> AsyncGenerator[Thing, None]:
@@ -112,7 +122,7 @@ class Work:
         def body(stream: AsyncIterator[Thing]) -> AsyncIterator[Thing]:
             return self.once(planned.stages, stream)
 
-        together = any(
+        together = not planned.recipe.each and any(
             stage.barrier or stage.batch is not None or stage.kind.in_order
             for stage in planned.blocks()
         )
