@@ -162,7 +162,7 @@ class BlockContext:
                 schema=schema,
             )
         )
-        self.calls.add(thing, answer)
+        self.calls.add(thing, number, sample, answer)
         return answer
 
     async def once(self, key: str, make: Callable[[], Awaitable[Any]]) -> Any:
