@@ -15,7 +15,7 @@ from pydantic import Field, RootModel
 
 from mergepoint.streams.asked_strategies import Choose, Combine, choose, combine
 from mergepoint.streams.asking import places
-from mergepoint.streams.ballot import ADDS, Ballot, decide
+from mergepoint.streams.ballot import ADDS, Ballot, elected
 from mergepoint.streams.block import block
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.decided import decided
@@ -73,11 +73,7 @@ async def majority(
     joined: Thing, members: Sequence[Thing], params: Majority, ctx: BlockContext
 ) -> Thing:
     """Take the answer that most give."""
-    decision = decide(members, params, lambda: ctx.rng(joined))
-    counted = joined.plus(decision.props)
-    if decision.winner is None:
-        return counted.plus(status="stuck", reason="several answers have as many votes")
-    return counted.redrafted(decision.winner.content)
+    return elected(joined, members, params, lambda: ctx.rng(joined))
 
 
 async def concat(
