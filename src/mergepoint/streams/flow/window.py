@@ -109,7 +109,8 @@ class Window(Generic[T, R]):
             raised = error
             raise
         finally:
-            await self._end(raised)
+            end, raised = self._end(raised), None  # the error must not hold itself by this frame
+            await end
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._copy = copy_context().copy
