@@ -248,7 +248,9 @@ class Schedule:
             holds = 0 < len(batch) <= (size or len(batch))
             self.laws.hold("batches", holds=holds, told=f"{batch} of {size}")
             late = now() - max(after.asked_at, came[batch[0]])
-            self.laws.hold("time", holds=late - 1e-9 <= (seconds or late), told=f"{batch} after {late}")
+            self.laws.hold(
+                "time", holds=late - 1e-9 <= (seconds or late), told=f"{batch} after {late}"
+            )
 
         def held(_: object) -> None:
             ahead = before.given - taken[0]
