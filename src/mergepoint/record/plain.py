@@ -63,6 +63,7 @@ def record_from_plain(data: Mapping[str, Any], run: str) -> CallRecord:
         messages=tuple(messages_from_dict(data.get("messages", []))),
         cost=data.get("cost"),
         masked=tuple(data.get("masked", ())),
+        sample=data.get("sample", 0),
     )
 
 
@@ -77,6 +78,8 @@ def _rare(record: CallRecord) -> dict[str, Any]:
         rare["cost"] = record.cost
     if record.masked:
         rare["masked"] = list(record.masked)
+    if record.sample:
+        rare["sample"] = record.sample
     return rare
 
 

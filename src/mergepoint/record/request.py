@@ -45,6 +45,10 @@ class Digests:
             whole.update(found[1] if found is not None else self.of(message))
         return whole.hexdigest()
 
+    def once(self, setting: bytes, messages: Iterable[BaseMessage]) -> str:
+        """Give what `request` gives, for messages that others may change: none of it is kept."""
+        return Digests(self._seen).request(setting, messages)
+
     def state(self, messages: Iterable[BaseMessage], outputs: Mapping[str, Any]) -> str:
         """Give the digest of a state: what a gate holds back, or what a Call may look at."""
         return self.request(_digest(dict(outputs)), messages)

@@ -40,7 +40,10 @@ class Sight:
         self._gates = {
             record.path: record for record in transcript.records if record.kind == "gate"
         }
-        self._work = Work.of(transcript.tree, transcript.records, self._let_on())
+        failed_at = str((transcript.error or {}).get("path") or "")
+        self._work = Work.of(
+            transcript.tree, transcript.records, self._let_on(), failed_at=failed_at
+        )
         self._answered = {
             record.path: record for record in transcript.records if record.kind != "gate"
         }
@@ -125,7 +128,7 @@ class Sight:
                 yield Inside(
                     model=record.model,
                     prompt=said(HumanMessage(record.prompt)),
-                    answer=record.response,
+                    answer=record.response if record.message is None else said(record.message),
                     error=None if record.error is None else dict(record.error),
                 )
 

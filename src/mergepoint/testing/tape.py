@@ -36,16 +36,19 @@ class Tape(MemoryJournal):
     texts that are not redacted.
     """
 
-    same_run = False
-
     def __init__(self) -> None:
         super().__init__()
         self._requests: dict[str, str] = {}
 
     def find(self, asked: Asked) -> CallRecord | None:
         """Note the request of the call that is about to be made at a path."""
-        self._requests[asked.path] = asked.request
+        if asked.kind != "inner":
+            self._requests[asked.path] = asked.request
         return None
+
+    def owns(self, record: CallRecord) -> bool:
+        """Say no: it gives no records."""
+        return False
 
     def append(self, record: CallRecord) -> None:
         """Write one record."""

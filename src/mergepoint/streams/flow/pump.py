@@ -30,9 +30,7 @@ class Pump:
         """Raise what the work raised."""
         self._task.result()
 
-    async def stop(
-        self, *, beside: Collection[asyncio.Task[Any]] = (), outlasts: int = 0
-    ) -> None:
+    async def stop(self, *, beside: Collection[asyncio.Task[Any]] = (), outlasts: int = 0) -> None:
         """End the work, and wait for it and for the tasks beside it (see `ended`).
 
         Raises what the input raises as it is closed; an error from before has no turn any more.
