@@ -226,7 +226,7 @@ def test_executors_run_in_the_loops_thread() -> None:
         assert results == []
         told = [await asyncio.to_thread(work, results, "kept"), await bare]
         with pytest.raises(KeyError):
-            await asyncio.to_thread(operator.getitem, {}, "missing")
+            await asyncio.to_thread(dict[str, int]().__getitem__, "missing")
         cancelled = loop.run_in_executor(None, work, results, "never")
         cancelled.cancel()
         await asyncio.sleep(1)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tests.mutants.mutate import Mutant
 
-FLOW = frozenset({"flow"})
+
+@dataclass(frozen=True)
+class Planted(Mutant):
+    """A fault, and the name of the law that it breaks."""
+
+    law: str
 
 
-def _planted(name: str, law: str, where: str, old: str, new: str) -> Mutant:
-    return Mutant(name, f"mergepoint.streams.flow.{where}", old, new, law, FLOW)
+def _planted(name: str, law: str, where: str, old: str, new: str) -> Planted:
+    return Planted(name, f"mergepoint.streams.flow.{where}", old, new, law)
 
 
 PLANTED = (

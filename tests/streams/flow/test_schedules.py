@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.mutants.mutate import Mutant, apply
-from tests.streams.flow.planted import PLANTED
+from tests.mutants.mutate import apply
+from tests.streams.flow.planted import PLANTED, Planted
 from tests.streams.flow.play import play
 
 SHORT = 400
@@ -44,7 +44,7 @@ def test_another_seed_is_another_run() -> None:
 
 
 @pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.name)
-def test_planted_bugs_are_found(bug: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_bugs_are_found(bug: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault that is put into the primitive breaks its law on one of the first schedules."""
     apply(bug, monkeypatch)
-    assert any(law == bug.case for seed in range(SHORT) for law, _ in play(seed).problems)
+    assert any(law == bug.law for seed in range(SHORT) for law, _ in play(seed).problems)
