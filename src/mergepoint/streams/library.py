@@ -8,6 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from mergepoint.core.errors import RecipeError
+from mergepoint.core.path import nearest
 from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.recipe_yaml import load_recipe
 
@@ -31,9 +32,15 @@ class Library:
     def find(self, name: str) -> Recipe:
         """Give a recipe.
 
-        Raises RecipeError for one that cannot be read or is called otherwise than its file, and
-        for a name that several files have.
+        Raises RecipeError with near names for one that there is not; for one that cannot be read
+        or is called otherwise than its file; and for a name that several files have.
         """
+        if name not in self._files:
+            known = self.names()
+            raise RecipeError(
+                f"there is no recipe {name!r}{nearest(name, known)}; there are: "
+                f"{', '.join(known) or 'none'}"
+            )
         if name not in self._read:
             homes = self._files[name]
             if len(homes) > 1:
