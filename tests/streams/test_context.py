@@ -12,13 +12,14 @@ import pytest
 from tests.streams.blocks import each, mapping, typed
 
 from mergepoint.core.errors import RecipeError
-from mergepoint.streams.ask import Ask
+from mergepoint.streams.ask import Answer, Ask
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.notes import NotesInMemory
 from mergepoint.streams.params import Params
 from mergepoint.streams.stage import entered, run_stage
 from mergepoint.streams.thing import Thing
 from mergepoint.testing.blocks import Replies, Source, run_block
+from mergepoint.testing.simulated import SimulatedLoop
 
 
 @pytest.mark.parametrize("width", [0, -1, True, 1.5, None])
@@ -126,6 +127,27 @@ def test_a_call_is_named_by_thing_stage_number_and_sample() -> None:
         for number, sample in ((0, 0), (0, 1), (1, 1))
     }
     assert {one.system for one in replies.asks} == {None, "Be brief."}
+
+
+def test_calls_are_in_order_however_they_came() -> None:
+    """The entry lists calls by number and sample, though a later one was answered first."""
+
+    async def slow_at_first(ask: Ask, /) -> Answer:
+        await asyncio.sleep(9 - ask.sample)
+        return Answer(text="", call=f"{ask.number}.{ask.sample}", model=f"m{ask.sample}")
+
+    async def ask(thing: Thing, ctx: BlockContext) -> Thing:
+        await asyncio.gather(*(ctx.ask(thing, "?", sample=sample) for sample in range(3)))
+        await ctx.ask(thing, "?", sample=1)
+        return thing
+
+    async def run() -> Thing:
+        ctx = BlockContext("s", asker=slow_at_first)
+        async with run_stage(mapping(ask), Source("a"), Params(), ctx) as stage:
+            return await anext(stage)
+
+    entry = SimulatedLoop().run(run).history[-1]
+    assert (entry.calls, entry.model) == (("0.0", "0.1", "0.2", "1.1"), "m0, m1, m2")
 
 
 def test_calls_are_counted_on_in_later_rounds() -> None:
