@@ -13,6 +13,7 @@ from tests.benchmarks.equality import check_equal
 from tests.benchmarks.model import EchoModel
 from tests.benchmarks.ours import fused, subgraphs
 from tests.benchmarks.result import Group, Results, growth
+from tests.benchmarks.session import one_more_turn
 from tests.benchmarks.timing import Clock, in_turn
 from tests.benchmarks.work import Enclave, Fan, Flat, Work
 
@@ -29,9 +30,10 @@ class Sizes:
     branches: int = 1_000
     limit: int = 50
     latency: float = 0.02
+    turns: tuple[int, ...] = (100, 1_000, 10_000)
 
 
-QUICK = Sizes(stages=(5, 20), steps=(30, 300), slow_stages=3, branches=100)
+QUICK = Sizes(stages=(5, 20), steps=(30, 300), slow_stages=3, branches=100, turns=(100, 1_000))
 
 Measure = Callable[[Sizes, int, Results], None]
 Make = Callable[[Work, EchoModel], Contender]
@@ -93,7 +95,18 @@ def wall(sizes: Sizes, repetitions: int, results: Results) -> None:
     fan.told(results, {"f/b": 1.05, "s/b": None, "h/b": None})
 
 
-MEASURES: dict[str, Measure] = {"enclave": enclave, "flat": flat, "wall": wall}
+def session(sizes: Sizes, repetitions: int, results: Results) -> None:
+    """CPU and wall time of one more turn: in a short session, and in a long one."""
+    print(f"sessions of {sizes.turns} turns", file=sys.stderr, flush=True)
+    one_more_turn(sizes.turns, repetitions, results)
+
+
+MEASURES: dict[str, Measure] = {
+    "enclave": enclave,
+    "flat": flat,
+    "wall": wall,
+    "session": session,
+}
 
 
 def _group(

@@ -14,6 +14,7 @@ _SPENT_HEAD = ("", "work", "", "who", "us a call: median", "minimum")
 LEGEND = (
     "h  LangGraph written by hand      b  a bare loop      m  the model calls alone",
     "s  mergepoint, subgraphs          f  mergepoint, fused",
+    "s/s  a session of many turns against one of few; its times are for a turn",
     "Goals are upper limits for the median of the ratios of all repetitions.",
 )
 

@@ -15,7 +15,9 @@ from tests.benchmarks.model import EchoModel
 from tests.benchmarks.ours import fused, subgraphs
 from tests.benchmarks.work import Enclave, Fan, Flat, Work
 
-SMALLEST = Sizes(stages=(1, 2), steps=(2, 5), slow_stages=1, branches=3, limit=2, latency=0.001)
+SMALLEST = Sizes(
+    stages=(1, 2), steps=(2, 5), slow_stages=1, branches=3, limit=2, latency=0.001, turns=(1, 3)
+)
 WORKS: tuple[Work, ...] = (
     Enclave(2),
     Enclave(2, parallel=True),
@@ -90,7 +92,11 @@ def test_all_ratios_are_given(capsys: pytest.CaptureFixture[str]) -> None:
         for how in ("in parallel", "in a row")
         for over in ("s/b", "f/b")
     }
-    assert goals == enclaves | flats | walls | {("3 branches, 2 at a time", "async", "f/b")}
+    sessions = {
+        (f"one more {what} after 3 against 1", "sync", "s/s") for what in ("turn", "answer")
+    }
+    fan = {("3 branches, 2 at a time", "async", "f/b")}
+    assert goals == enclaves | flats | walls | sessions | fan
     for row in ratios:
         assert row["reached"] == (None if row["goal"] is None else row["median"] <= row["goal"])
 

@@ -21,6 +21,7 @@ from mergepoint.models.declared import declared
 from mergepoint.models.door import SCOPED, behind_door, given_by
 from mergepoint.models.flights import Flights
 from mergepoint.models.halt import halting
+from mergepoint.models.landing import GRACE, Limits
 from mergepoint.models.ledger import Ledger
 from mergepoint.models.samples import Samples
 from mergepoint.models.scope import SCOPE, Scope
@@ -374,6 +375,14 @@ def test_a_cancelled_call_lands_no_longer_than_its_scope_has_time() -> None:
     asyncio.run(work())
     [record] = keeper.journal.records
     assert not record.answered
+
+
+def test_the_time_to_land_ends_with_that_of_the_scope() -> None:
+    """A cancelled attempt has the grace limit, or what is left where that is less."""
+    now = time.monotonic()
+    assert Limits("f", None).landing == GRACE
+    assert Limits("f", None, until=now + 10 * GRACE).landing == GRACE
+    assert Limits("f", None, until=now - 1).landing == 0
 
 
 def test_a_halt_reaches_threads_that_know_nothing_of_it() -> None:

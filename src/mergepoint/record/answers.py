@@ -7,7 +7,7 @@ import json
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from langchain_core.messages import BaseMessage
@@ -38,16 +38,14 @@ class Asked:
 
 
 class Answers(Protocol):
-    """Where recorded answers are looked up.
-
-    `same_run` says that the records are those of the journal that is being written, so that a
-    found answer is not written again.
-    """
-
-    same_run: bool
+    """Where recorded answers are looked up."""
 
     def find(self, asked: Asked) -> CallRecord | None:
         """Give the record that answers a call, or None: then the call is made."""
+        ...
+
+    def owns(self, record: CallRecord) -> bool:
+        """Say whether an answer is of the journal that is being written: it is there already."""
         ...
 
 
@@ -59,7 +57,6 @@ class Resumed:
     """
 
     records: Iterable[CallRecord]
-    same_run: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
         self._found = {_key(record): record for record in self.records if _whole(record)}
@@ -67,6 +64,10 @@ class Resumed:
     def find(self, asked: Asked) -> CallRecord | None:
         """Give the record of the same path, request and sample."""
         return self._found.get(_key_of(asked))
+
+    def owns(self, record: CallRecord) -> bool:
+        """Say yes: all records are of the run itself."""
+        return True
 
 
 @dataclass
@@ -79,7 +80,6 @@ class Reused:
     """
 
     records: Iterable[CallRecord]
-    same_run: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -105,6 +105,10 @@ class Reused:
                     self._use(inner)
             return record
 
+    def owns(self, record: CallRecord) -> bool:
+        """Say no: all records are of another run."""
+        return False
+
     def _use(self, record: CallRecord) -> None:
         """Let a record answer nothing any more."""
         if self._exact.get(_key(record)) is record:
@@ -118,7 +122,6 @@ class Replayed:
     """Answers for a strict replay: a call that is not on record is an error."""
 
     records: Iterable[CallRecord]
-    same_run: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self._found = {_key(record): record for record in self.records if record.answered}
@@ -132,6 +135,10 @@ class Replayed:
         if record is None:
             raise ReplayMiss(self._miss(asked))
         return record
+
+    def owns(self, record: CallRecord) -> bool:
+        """Say no: all records are of another run."""
+        return False
 
     def _miss(self, asked: Asked) -> str:
         inner = asked.kind == "inner"
@@ -151,6 +158,57 @@ class Replayed:
             diff or "what it saw of the conversation differs (an earlier call did), or its schema"
         )
         return f"the call at {asked.path} asks something else than what is on record:\n{reason}"
+
+
+@dataclass
+class Continued:
+    """Answers of a run that goes on, then of the run that it takes answers from.
+
+    What was reused before it stopped is used there too, so that each record still answers one
+    call. A strict replay stays one.
+    """
+
+    records: Iterable[CallRecord]
+    others: Answers
+
+    def __post_init__(self) -> None:
+        records = tuple(self.records)
+        self._own = Resumed(records)
+        self._known = {id(record) for record in records}
+        self._held = records  # so that an identity stays that of its record
+        for record in records if isinstance(self.others, Reused) else ():
+            if record.source == "replayed" and _whole(record):
+                self.others.find(_asked_for(record))
+
+    def find(self, asked: Asked) -> CallRecord | None:
+        """Give the run's own record, else that of the other run. Raises what that raises."""
+        return self._own.find(asked) or self.others.find(asked)
+
+    def owns(self, record: CallRecord) -> bool:
+        """Say whether it is one of the run's own records."""
+        return id(record) in self._known
+
+
+def answers_of(records: Iterable[CallRecord], others: Answers | None) -> Answers | None:
+    """Give what stands in for calls: what a run has on record, and what it takes over."""
+    own = tuple(records)
+    if not own:
+        return others
+    return Resumed(own) if others is None else Continued(own, others)
+
+
+def _asked_for(record: CallRecord) -> Asked:
+    return Asked(
+        path=record.key.full_path,
+        request=record.request,
+        prompt=record.prompt,
+        model=record.model,
+        params=record.params,
+        context=record.context,
+        lead=record.lead,
+        kind=record.kind,
+        sample=record.sample,
+    )
 
 
 def _whole(record: CallRecord) -> bool:

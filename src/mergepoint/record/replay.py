@@ -8,7 +8,6 @@ from typing import Any
 
 from mergepoint.core.errors import MergepointError, ReplayMiss
 from mergepoint.core.path import iteration_name, join
-from mergepoint.core.state import State
 from mergepoint.record.record import CallRecord
 from mergepoint.tree.call import Call
 from mergepoint.tree.context import PromptContext
@@ -47,8 +46,8 @@ def replay(
     """Run the merges of a tree over recorded answers; no model and no function is called.
 
     `origins` says for each message id that the run made at which path it was made. A loop whose
-    `until` is a function asks it again. In an outline there is none: then a loop went on as long
-    as there are records of another iteration.
+    `until` is a function asks it again; where that raises, the run had ended. In an outline there
+    is none: then a loop went on as long as there are records of another iteration.
     """
     found = {
         record.path: record for record in records if record.answered and record.kind != "inner"
@@ -103,7 +102,13 @@ class _Lookup:
             outputs=view.outputs,
             reads=None,
         )
-        return loop.holds(context)
+        try:
+            return loop.holds(context)
+        except MergepointError:
+            raise
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+            raise ReplayMiss(f"until at {path} raised {said}, so there is no more") from error
 
     def _found(self, path: str) -> CallRecord:
         record = self.records.get(path)
@@ -113,13 +118,12 @@ class _Lookup:
 
     async def fork(self, branches: Sequence[Branch]) -> Sequence[Messages]:
         kept: list[Messages] = []
-        missing: ReplayMiss | None = None
-        for branch in branches:
+        failure: MergepointError | None = None
+        for branch in branches:  # as in the run, all of them come to their end
             try:
                 kept.append(await branch())
-            except ReplayMiss as miss:
-                missing = missing or miss
-                kept.append(State())
-        if missing is not None:
-            raise missing
+            except MergepointError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
         return kept

@@ -19,23 +19,34 @@ _BUSY_SECONDS = 30
 _CONNECT_SECONDS = 10
 _MAKING = 0x6D65726765  # the advisory lock under which tables are made in PostgreSQL
 
+
+def line_tables(
+    tables: sql.MetaData, *, firsts: str, key: str, rest: str
+) -> tuple[sql.Table, sql.Table]:
+    """Give two tables for lines: the first line of each file, by its id, and those that follow."""
+    first = sql.Table(
+        firsts,
+        tables,
+        sql.Column(key, sql.String, primary_key=True),
+        sql.Column("format", sql.String, nullable=False),
+        sql.Column("created_at", sql.String, nullable=False),
+        sql.Column("checksum", sql.String(8), nullable=False),
+        sql.Column("header", sql.LargeBinary, nullable=False),
+    )
+    following = sql.Table(
+        rest,
+        tables,
+        sql.Column(key, sql.ForeignKey(first.c[key]), primary_key=True),
+        sql.Column("n", sql.Integer, primary_key=True, autoincrement=False),
+        sql.Column("checksum", sql.String(8), nullable=False),
+        sql.Column("body", sql.LargeBinary, nullable=False),
+    )
+    return first, following
+
+
 _TABLES = sql.MetaData()
-RUNS = sql.Table(
-    "mergepoint_runs",
-    _TABLES,
-    sql.Column("run_id", sql.String, primary_key=True),
-    sql.Column("format", sql.String, nullable=False),
-    sql.Column("created_at", sql.String, nullable=False),
-    sql.Column("checksum", sql.String(8), nullable=False),
-    sql.Column("header", sql.LargeBinary, nullable=False),
-)
-RECORDS = sql.Table(
-    "mergepoint_records",
-    _TABLES,
-    sql.Column("run_id", sql.ForeignKey(RUNS.c.run_id), primary_key=True),
-    sql.Column("n", sql.Integer, primary_key=True, autoincrement=False),
-    sql.Column("checksum", sql.String(8), nullable=False),
-    sql.Column("body", sql.LargeBinary, nullable=False),
+RUNS, RECORDS = line_tables(
+    _TABLES, firsts="mergepoint_runs", key="run_id", rest="mergepoint_records"
 )
 
 

@@ -40,7 +40,10 @@ class Sight:
         self._gates = {
             record.path: record for record in transcript.records if record.kind == "gate"
         }
-        self._work = Work.of(transcript.tree, transcript.records, self._let_on())
+        failed_at = str((transcript.error or {}).get("path") or "")
+        self._work = Work.of(
+            transcript.tree, transcript.records, self._let_on(), failed_at=failed_at
+        )
         self._answered = {
             record.path: record for record in transcript.records if record.kind != "gate"
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from langchain_core.messages import BaseMessage
@@ -32,6 +32,7 @@ class Work:
     made: dict[str, Messages] = field(default_factory=dict)
     kept: dict[str, Messages] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
+    failed: Collection[str] = ()
 
     @classmethod
     def of(
@@ -39,14 +40,17 @@ class Work:
         tree: Shape,
         records: Iterable[CallRecord],
         let_on: Mapping[str, Messages] | None = None,
+        *,
+        failed_at: str = "",
     ) -> Work:
         """Give the work of a tree from its outline and the answered calls.
 
-        `let_on` is by path what each gate let on that was decided.
+        `let_on` is by path what each gate let on that was decided. `failed_at` is the path at
+        which the run failed: neither that node nor one around it came to its exit.
         """
         found = {record.path: record for record in records}
         tree = unrolled(tree, found)
-        work = cls(dict(_walk(tree)))
+        work = cls(dict(_walk(tree)), failed={failed_at, *ancestors(failed_at)})
         work._leave(tree, found, let_on or {})
         return work
 
@@ -93,7 +97,7 @@ class Work:
         """Give what a node's exit kept, None where the run did not come through it."""
         path = shape["path"]
         made = self._made(shape, records, let_on)
-        if made is None:
+        if made is None or path in self.failed:
             return None
         if _captures_response(shape) and last_response(made.messages) is None:
             return None

@@ -121,7 +121,7 @@ class Asking:
                 continue
             record = replace(found, key=self._key, source="replayed")
             for other in self._recorders:
-                if other is not recorder or not recorder.answers.same_run:
+                if other is not recorder or not recorder.answers.owns(found):
                     other.journal.append(record)
             decision = Decision.of(found.value)
             self._settled(decision)

@@ -173,7 +173,7 @@ class FunctionCall:
                 continue
             record = replace(found, key=asked.key, source="replayed")
             for other in asked.recorders:
-                if other is not recorder or not recorder.answers.same_run:
+                if other is not recorder or not recorder.answers.owns(found):
                     other.journal.append(record)
             asked.tell("start")
             asked.tell("end", record.response)

@@ -36,8 +36,6 @@ class Tape(MemoryJournal):
     texts that are not redacted.
     """
 
-    same_run = False
-
     def __init__(self) -> None:
         super().__init__()
         self._requests: dict[str, str] = {}
@@ -47,6 +45,10 @@ class Tape(MemoryJournal):
         if asked.kind != "inner":
             self._requests[asked.path] = asked.request
         return None
+
+    def owns(self, record: CallRecord) -> bool:
+        """Say no: it gives no records."""
+        return False
 
     def append(self, record: CallRecord) -> None:
         """Write one record."""

@@ -90,7 +90,7 @@ def read_kept(folder: Path) -> Kept:
     journal, file = folder / JOURNAL, folder / TRANSCRIPT
     if not journal.is_file():
         transcript = read_transcript(file)
-        records = (*transcript.records, *transcript.failures)
+        records = (*transcript.records, *transcript.inner, *transcript.failures)
         return Kept(folder=folder, stage=_stage(transcript), transcript=transcript, records=records)
     going = held(journal)  # asked first: of a run that ends now, all is read as if it went on
     header, records = read_journal(journal)

@@ -20,10 +20,14 @@ _BRIEF = 300
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """A path and the calls at it, in the order in which they were written."""
+    """A path and the calls at it, in the order in which they were written.
+
+    Those that a function made of models are `inside`: they may be answered where it is not.
+    """
 
     path: str
     calls: tuple[CallRecord, ...]
+    inside: tuple[CallRecord, ...]
     called: bool  # whether the tree calls something here; a block does not
 
     @property
@@ -32,6 +36,20 @@ class At:
         if any(call.answered for call in self.calls):
             return "answered"
         return ("failed" if self.calls else "missing") if self.called else ""
+
+    @property
+    def tokens(self) -> int:
+        """Give the tokens of all calls."""
+        from mergepoint.apps.cli.kept import tokens_of
+
+        return sum(map(tokens_of, (*self.calls, *self.inside)))
+
+    @property
+    def cost(self) -> float | None:
+        """Give the cost in USD of the last answer, or of the models inside."""
+        known = [call.cost for call in self.inside if call.cost is not None]
+        last = next((call for call in reversed(self.calls) if call.answered), None)
+        return sum(known) if known else None if last is None else last.cost
 
 
 def show(
@@ -79,8 +97,6 @@ def _facts(kept: Kept) -> dict[str, Any]:
 
 
 def _call(at: At) -> dict[str, Any]:
-    from mergepoint.apps.cli.kept import tokens_of
-
     last = next((call for call in reversed(at.calls) if call.answered), None)
     failed = [call.error for call in at.calls if call.error]
     return {
@@ -92,8 +108,8 @@ def _call(at: At) -> dict[str, Any]:
         "source": None if last is None else last.source,
         "model": at.calls[-1].model if at.calls else None,
         "seconds": None if last is None else round(max(0.0, last.ended - last.started), 6),
-        "tokens": sum(map(tokens_of, at.calls)),
-        "cost": None if last is None else last.cost,
+        "tokens": at.tokens,
+        "cost": at.cost,
     }
 
 
@@ -140,7 +156,12 @@ def _paths(kept: Kept) -> list[At]:
         for name in path.split("/"):
             level = level.setdefault(name, {})
     return [
-        At(path, tuple(calls.get(path, ())), path in leaves or path in calls)
+        At(
+            path,
+            tuple(call for call in calls.get(path, ()) if call.kind != "inner"),
+            tuple(call for call in calls.get(path, ()) if call.kind == "inner"),
+            path in leaves or path in calls,
+        )
         for path in _walk(inner, "")
     ]
 
@@ -160,7 +181,6 @@ def _tree(kept: Kept) -> Iterator[str]:
 
 
 def _said(at: At) -> str:
-    from mergepoint.apps.cli.kept import tokens_of
     from mergepoint.apps.cli.output import brief, clock, count
 
     if not at.state:
@@ -169,7 +189,7 @@ def _said(at: At) -> str:
     tries = count(len(failed), "failed attempt") if failed else ""
     if at.state == "answered":
         last = next(call for call in reversed(at.calls) if call.answered)
-        tokens = sum(map(tokens_of, at.calls))
+        tokens = at.tokens
         seconds = clock(max(0.0, last.ended - last.started))
         kind = last.kind if last.kind != "step" else ""
         facts = ["answered", kind, last.source, seconds, f"{tokens:,} tokens" if tokens else ""]
