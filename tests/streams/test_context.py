@@ -14,6 +14,7 @@ from tests.streams.blocks import each, mapping, typed
 from mergepoint.core.errors import RecipeError
 from mergepoint.streams.ask import Answer, Ask
 from mergepoint.streams.context import BlockContext
+from mergepoint.streams.flow.each import each as each_of
 from mergepoint.streams.notes import NotesInMemory
 from mergepoint.streams.params import Params
 from mergepoint.streams.stage import entered, run_stage
@@ -172,6 +173,36 @@ def test_calls_are_counted_on_in_later_rounds() -> None:
     assert [entry.calls for entry in thing.history[1:]] == [
         (f"0@s/{number}.0",) for number in range(3)
     ]
+
+
+def test_calls_are_counted_stage_by_stage() -> None:
+    """What was asked at another stage does not count here."""
+    replies = Replies(lambda ask: "ok")
+    things = run_block(mapping(_answered), "a", asker=replies, stage_id="one")
+    run_block(mapping(_answered), things, asker=replies, stage_id="two")
+    assert [(one.stage_id, one.number) for one in replies.asks] == [("one", 0), ("two", 0)]
+
+
+def test_maps_that_are_over_are_forgotten() -> None:
+    """A block may make a map for each of its items, and the context holds the open one alone."""
+    most = 0
+
+    async def nested(
+        items: AsyncIterator[Thing], params: Params, ctx: BlockContext
+    ) -> AsyncIterator[Thing]:
+        """Make three children of each in a map of their own."""
+        nonlocal most
+        async for thing in items:
+
+            async def one(child: Thing) -> Thing:
+                return child
+
+            async for child in ctx.map(each_of([ctx.child(thing, n) for n in range(3)]), one):
+                most = max(most, len(ctx.maps))
+                yield child
+
+    assert len(run_block(typed(nested), range(9))) == 27
+    assert most == 1
 
 
 def test_calls_for_a_child_are_its_own() -> None:
