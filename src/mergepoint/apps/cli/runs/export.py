@@ -35,7 +35,7 @@ def export(
     from mergepoint.apps.cli.folders import JOURNAL, find_journal
     from mergepoint.apps.cli.output import put_json, tell
     from mergepoint.record.export import transcript_of
-    from mergepoint.record.plain import jsonable
+    from mergepoint.record.jsonable import jsonable
     from mergepoint.record.read_journal import read_journal
     from mergepoint.record.transcript import write_transcript
 
