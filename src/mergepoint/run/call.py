@@ -39,11 +39,14 @@ class Request:
     lead: tuple[BaseMessage, ...]
     base: Messages
     prompt: HumanMessage
+    messages: list[BaseMessage]
 
-    @property
-    def messages(self) -> list[BaseMessage]:
-        """Give the system message, the examples, the base and the prompt."""
-        return [*self.lead, *self.base.messages, self.prompt]
+    @classmethod
+    def of(
+        cls, key: CallKey, lead: tuple[BaseMessage, ...], base: Messages, prompt: HumanMessage
+    ) -> Request:
+        """Give the request of system message, examples, base and prompt, in this order."""
+        return cls(key, lead, base, prompt, [*lead, *base.messages, prompt])
 
     def sent(self) -> ChatPromptValue:
         """Give the messages as LangChain passes them on.
@@ -133,7 +136,9 @@ class StepCall:
 
     def _look_up(self, call: ModelCall, request: Request, recorder: Recorder) -> None:
         """Put the request's digest on the call, and the answer that is on record for it."""
-        call.request = recorder.digests.request(self.setting, request.messages)
+        call.request = recorder.digests.request(
+            self.setting, request.messages, lead=len(request.lead)
+        )
         if recorder.answers is None or call.answer is not None:
             return
         asked = Asked(
@@ -161,7 +166,7 @@ class StepCall:
             system = _rendered(step.system, path, base, facts)
             lead = (SystemMessage(content=system), *lead)
         key = CallKey(facts.run, facts.host, path)
-        return Request(key, lead, base, prompt_message(key, self._prompt(path, base, facts)))
+        return Request.of(key, lead, base, prompt_message(key, self._prompt(path, base, facts)))
 
     def _prompt(self, path: str, base: Messages, facts: Facts) -> Content:
         prompt = self._step.prompt
