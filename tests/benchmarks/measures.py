@@ -11,7 +11,7 @@ from tests.benchmarks.by_hand import by_hand
 from tests.benchmarks.contender import Contender, Mode
 from tests.benchmarks.equality import check_equal
 from tests.benchmarks.model import EchoModel
-from tests.benchmarks.ours import fused, subgraphs
+from tests.benchmarks.ours import fused, journaled_fused, journaled_subgraphs, subgraphs
 from tests.benchmarks.result import Group, Results, growth
 from tests.benchmarks.timing import Clock, in_turn
 from tests.benchmarks.work import Enclave, Fan, Flat, Work
@@ -25,13 +25,14 @@ class Sizes:
 
     stages: tuple[int, ...] = (10, 100, 500)
     steps: tuple[int, int] = (100, 3_000)
+    journaled: tuple[int, int] = (100, 300)
     slow_stages: int = 10
     branches: int = 1_000
     limit: int = 50
     latency: float = 0.02
 
 
-QUICK = Sizes(stages=(5, 20), steps=(30, 300), slow_stages=3, branches=100)
+QUICK = Sizes(stages=(5, 20), steps=(30, 300), journaled=(10, 100), slow_stages=3, branches=100)
 
 Measure = Callable[[Sizes, int, Results], None]
 Make = Callable[[Work, EchoModel], Contender]
@@ -69,6 +70,23 @@ def flat(sizes: Sizes, repetitions: int, results: Results) -> None:
         results.ratios += [growth(large, small, letter, goal=1.15) for letter in "sf"]
 
 
+def journal(sizes: Sizes, repetitions: int, results: Results) -> None:
+    """CPU a call with the journal in a file: stages with critics in a row, and one row of steps."""
+    for mode in MODES:
+        for label, work in (
+            (f"enclave, {sizes.journaled[0]} stages", Enclave(sizes.journaled[0])),
+            (f"flat, {sizes.journaled[1]:,} steps", Flat(sizes.journaled[1])),
+        ):
+            group = _group(
+                label,
+                work,
+                (by_hand, subgraphs, journaled_subgraphs, fused, journaled_fused),
+                mode,
+                repetitions=repetitions,
+            )
+            group.told(results, {"sj/h": 1.55, "fj/h": 0.6, "sj/s": None, "fj/f": None})
+
+
 def wall(sizes: Sizes, repetitions: int, results: Results) -> None:
     """Wall time on a slow model, async: stages, critics in parallel or in a row; and a wide fan."""
     for parallel in (True, False):
@@ -93,7 +111,7 @@ def wall(sizes: Sizes, repetitions: int, results: Results) -> None:
     fan.told(results, {"f/b": 1.05, "s/b": None, "h/b": None})
 
 
-MEASURES: dict[str, Measure] = {"enclave": enclave, "flat": flat, "wall": wall}
+MEASURES: dict[str, Measure] = {"enclave": enclave, "flat": flat, "journal": journal, "wall": wall}
 
 
 def _group(

@@ -63,6 +63,8 @@ def in_turn(
 
 
 def _timed(contender: Contender, mode: Mode, clock: Callable[[], float], rounds: int) -> float:
+    if contender.disk is not None:
+        contender.disk.clear()
     gc.collect()
     start = clock()
     for _ in range(rounds):

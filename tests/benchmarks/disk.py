@@ -1,0 +1,34 @@
+"""Disk: where contenders keep what outlives the process, and how much they wrote there."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+from pathlib import Path
+from weakref import finalize
+
+
+class Disk:
+    """A folder for one contender's runs; `clear` removes what earlier ones left."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="mergepoint-benchmark-"))
+        self._numbers = itertools.count(1)
+        finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+
+    def fresh(self) -> tuple[str, Path]:
+        """Give the id of the next run, and an empty folder for it."""
+        run = f"run_{next(self._numbers)}"
+        folder = self._folder / run
+        folder.mkdir()
+        return run, folder
+
+    def clear(self) -> None:
+        """Remove what earlier runs left."""
+        for old in self._folder.iterdir():
+            shutil.rmtree(old)
+
+    def written(self) -> int:
+        """Give the bytes of all files that are there."""
+        return sum(file.stat().st_size for file in self._folder.rglob("*") if file.is_file())
