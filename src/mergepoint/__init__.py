@@ -31,6 +31,9 @@ if TYPE_CHECKING:
         ReplayMiss as ReplayMiss,
     )
     from mergepoint.core.errors import (
+        SessionError as SessionError,
+    )
+    from mergepoint.core.errors import (
         StepError as StepError,
     )
     from mergepoint.core.errors import (
@@ -68,7 +71,35 @@ if TYPE_CHECKING:
     from mergepoint.run.interpret import interpret as interpret
     from mergepoint.run.recorder import Event as Event
     from mergepoint.run.recorder import Recorder as Recorder
+    from mergepoint.run.resume import aresume_graph as aresume_graph
+    from mergepoint.run.resume import resume_graph as resume_graph
     from mergepoint.run.runner import ChatRunner as ChatRunner
+    from mergepoint.session.fact import Fact as Fact
+    from mergepoint.session.memory import SessionMemory as SessionMemory
+    from mergepoint.session.message import SessionMessage as SessionMessage
+    from mergepoint.session.sessions_at import open_session as open_session
+    from mergepoint.session.turn import Reply as Reply
+    from mergepoint.session.turn_runner import (
+        TurnRunner as TurnRunner,
+    )
+    from mergepoint.session.turn_runner import (
+        arun_turn as arun_turn,
+    )
+    from mergepoint.session.turn_runner import (
+        cancel_turn as cancel_turn,
+    )
+    from mergepoint.session.turn_runner import (
+        run_turn as run_turn,
+    )
+    from mergepoint.session.working_step import (
+        StepCategory as StepCategory,
+    )
+    from mergepoint.session.working_step import (
+        StepType as StepType,
+    )
+    from mergepoint.session.working_step import (
+        WorkingStep as WorkingStep,
+    )
     from mergepoint.tree.block import Block as Block
     from mergepoint.tree.block import Input as Input
     from mergepoint.tree.budget import Budget as Budget
@@ -116,7 +147,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "core.errors": (
         "BudgetExceeded CallTimeout GateOpen MergeError MergepointError MissingKey RailError "
-        "ReplayMiss StepError TreeError"
+        "ReplayMiss SessionError StepError TreeError"
     ),
     "core.merge": "MergeMode",
     "models.ledger": "Ledger",
@@ -128,9 +159,17 @@ _HOMES = {
     "run.context": "RunContext",
     "run.generation": "Generation arun_generation run_generation",
     "run.graph": "Graph compile_graph",
+    "run.resume": "aresume_graph resume_graph",
     "run.interpret": "ainterpret interpret",
     "run.recorder": "Event Recorder",
     "run.runner": "ChatRunner",
+    "session.fact": "Fact",
+    "session.memory": "SessionMemory",
+    "session.message": "SessionMessage",
+    "session.sessions_at": "open_session",
+    "session.turn": "Reply",
+    "session.turn_runner": "TurnRunner arun_turn cancel_turn run_turn",
+    "session.working_step": "StepCategory StepType WorkingStep",
     "tree.block": "Block Input",
     "tree.check": "check",
     "tree.context": "CallContext PromptContext",

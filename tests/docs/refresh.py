@@ -14,6 +14,10 @@ from tests.docs.play import Shown, play
 
 from mergepoint.apps.targets import resolve_target
 from mergepoint.report.draw import to_svg
+from mergepoint.streams.reference import TITLE, block_reference
+from mergepoint.streams.registry import PACKAGE, Registry
+
+BLOCKS = "docs/blocks.md"
 
 
 def drawings() -> dict[str, str]:
@@ -23,6 +27,12 @@ def drawings() -> dict[str, str]:
         "image_prompt.svg": to_svg(tree),
         "stage.svg": to_svg(tree, path="pipeline/initial_prompt"),
     }
+
+
+def reference(page: Page) -> str:
+    """Give the page of blocks with the reference as it is generated today."""
+    written = page.text.partition(f"{TITLE}\n")[0]
+    return written + block_reference(Registry(package=PACKAGE))
 
 
 def refreshed(page: Page, shown: list[Shown]) -> str:
@@ -36,9 +46,13 @@ def refreshed(page: Page, shown: list[Shown]) -> str:
 
 
 def main(names: list[str]) -> None:
-    """Refresh the drawings, and the named pages or all; say what is left to be done by hand."""
+    """Refresh the drawings, the reference of blocks, and the named pages or all.
+
+    Says what is left to be done by hand.
+    """
     for name, svg in drawings().items():
         (ROOT / "docs" / "img" / name).write_text(svg, encoding="utf-8")
+    (ROOT / BLOCKS).write_text(reference(Page.read(BLOCKS)), encoding="utf-8")
     for name in names or PAGES:
         page = Page.read(name)
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):

@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 from tests.docs.pages import PAGES, ROOT, Page, broken_links
 from tests.docs.play import play, reason_not_to_run
-from tests.docs.refresh import drawings, refreshed
+from tests.docs.refresh import BLOCKS, drawings, reference, refreshed
 
 import mergepoint
 
@@ -78,6 +78,12 @@ def test_drawings_are_those_of_today() -> None:
         if (ROOT / "docs" / "img" / name).read_text(encoding="utf-8") != svg
     ]
     assert stale == [], "run: python -m tests.docs.refresh"
+
+
+def test_the_reference_of_blocks_is_that_of_today() -> None:
+    """The page of blocks tells what the registry and the vocabulary hold now."""
+    page = Page.read(BLOCKS)
+    assert page.text == reference(page), "run: python -m tests.docs.refresh"
 
 
 def test_every_design_note_is_listed() -> None:

@@ -22,7 +22,8 @@ from langchain_core.tools import tool
 from pydantic import BaseModel
 
 from mergepoint.core.errors import StepError
-from mergepoint.models.door import behind_door, identity
+from mergepoint.models.door import behind_door
+from mergepoint.models.identity import identity
 from mergepoint.models.passage import CALL, ModelCall
 from mergepoint.record.journal import MemoryJournal
 from mergepoint.record.record import CallKey, CallRecord

@@ -105,6 +105,22 @@ def test_money_is_exact() -> None:
         ask(ledger)
 
 
+class Unread(Sequence[BaseMessage]):
+    """A conversation that nobody may look at."""
+
+    def __getitem__(self, index: Any) -> Any:
+        raise AssertionError("looked at")
+
+    def __len__(self) -> int:
+        raise AssertionError("counted")
+
+
+def test_what_nobody_charges_is_not_measured() -> None:
+    """Without budget and price an answer without usage costs no look at the conversation."""
+    held = Ledger().reserve(CallKey("r", "", "p/a"), MODEL, Unread(), {})
+    assert held.settle(AIMessage("x")) is None
+
+
 def test_an_answer_without_usage_is_charged_what_was_held() -> None:
     """Where the model does not say what it used, the bound stands for it."""
     ledger = Ledger(run=Budget(1), prices=PER_TOKEN)

@@ -34,7 +34,8 @@ from langchain_core.tools import tool
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
-from mergepoint.models.door import behind_door, identity
+from mergepoint.models.door import behind_door
+from mergepoint.models.identity import identity
 from mergepoint.models.offline import NOT_A_LANGUAGE_MODEL, OfflineModel
 from mergepoint.models.resolve import resolve_model
 from mergepoint.models.view import view_of

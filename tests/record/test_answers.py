@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
@@ -24,9 +27,51 @@ def record(path: str, request: str, response: str = "x", *, failed: bool = False
     )
 
 
-def asked(path: str, request: str, *, prompt: str = "prompt", context: int = 0) -> Asked:
+def asked(
+    path: str, request: str, *, prompt: str = "prompt", context: int = 0, **more: Any
+) -> Asked:
     """Give a call that is about to be made."""
-    return Asked(path, request, prompt, "m:1", {}, context)
+    return Asked(path, request, prompt, "m:1", {}, context, **more)
+
+
+def inside(path: str, request: str, sample: int = 0) -> CallRecord:
+    """Give a record of a model inside of a Call; its answer is its sample's number."""
+    made = record(path, request, f"{request} {sample}")
+    return replace(made, kind="inner", sample=sample)
+
+
+@pytest.mark.parametrize("kind", [Resumed, Reused, Replayed])
+def test_samples_are_found_by_their_number(kind: Any) -> None:
+    """However they are asked for, each is the one that it was."""
+    answers = kind([inside("a", "1", sample) for sample in (2, 0, 1)])
+    found = [answers.find(asked("a", "1", sample=sample)) for sample in (1, 2, 0)]
+    assert [one.response for one in found] == ["1 1", "1 2", "1 0"]
+
+
+def test_with_a_call_its_models_are_used() -> None:
+    """What they said answers nobody else, and that of other Calls does."""
+    call = replace(record("a", "f"), kind="call")
+    records = [inside("a", "1"), inside("a", "1", 1), call, inside("b", "1")]
+    answers = Reused(records)
+    assert answers.find(asked("a", "f", kind="call")) is call
+    found = [answers.find(asked("c", "1", kind="inner", sample=n)) for n in range(2)]
+    assert found == [records[3], None]
+
+
+def test_records_without_a_request_answer_nothing() -> None:
+    """Models that passed no door are recorded without what they were asked."""
+    assert Reused([inside("a", "")]).find(asked("a", "", kind="inner")) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "shown"), [("inner", "-prompt of the model"), ("call", "-prompt of a")]
+)
+def test_a_strict_miss_is_held_against_its_own_kind(kind: Any, shown: str) -> None:
+    """A Call is compared with the Call on record, a model inside with a model inside."""
+    model = replace(inside("a", "1"), prompt="prompt of the model")
+    answers = Replayed([model, replace(record("a", "f"), kind="call")])
+    with pytest.raises(ReplayMiss, match=shown):
+        answers.find(asked("a", "2", kind=kind, prompt="other"))
 
 
 def test_a_resumed_call_is_found_by_path_and_request() -> None:

@@ -21,7 +21,13 @@ import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
 from mergepoint.core.errors import MergepointError, StepError
-from mergepoint.record.file_journal import FileJournal, JournalError, RunHeader, read_journal
+from mergepoint.record.file_journal import (
+    FileJournal,
+    JournalError,
+    RunHeader,
+    begun,
+    read_journal,
+)
 from mergepoint.record.header import FORMAT
 from mergepoint.record.hold import hold
 from mergepoint.record.journal import Journal
@@ -557,7 +563,7 @@ def test_threads_write_side_by_side(tmp_path: Path) -> None:
 def test_the_file_is_flushed_when_it_was_promised(
     sync: Any, answer: int, error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """File and new folders at creation, failed calls always, answers on request, and the end."""
+    """File and new folders, failed calls and decisions always, answers on request, the end."""
     flushed: list[int] = []
     flush = os.fsync
 
@@ -568,7 +574,8 @@ def test_the_file_is_flushed_when_it_was_promised(
     monkeypatch.setattr(os, "fsync", counted)
     journal = FileJournal.create(tmp_path / "runs" / "r1" / "x.jsonl", HEADER, sync=sync)
     assert len(flushed) == 1 + 3
-    for one, wanted in ((record("a"), answer), (failure("b"), error)):
+    decided = replace(record("c"), kind="gate", value={"decision": "approve"})
+    for one, wanted in ((record("a"), answer), (failure("b"), error), (decided, error)):
         flushed.clear()
         journal.append(one)
         assert len(flushed) == wanted
@@ -632,3 +639,28 @@ def test_a_platform_without_file_locks_is_told(
     with pytest.raises(JournalError, match="need flock, which this platform lacks"):
         FileJournal.create(tmp_path / "x.jsonl", HEADER)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_kill_left_of_a_header_is_begun_anew(tmp_path: Path) -> None:
+    """A run that was stopped within its first write has not begun, so its id is free."""
+    whole = FileJournal.create(tmp_path / "x.jsonl", HEADER)
+    whole.close()
+    line = whole.path.read_bytes()
+    for cut in {0, 1, 8, 9, 10, 25, 40, len(line) - 1}:
+        path = tmp_path / f"{cut}" / "journal.jsonl"
+        path.parent.mkdir()
+        path.write_bytes(line[:cut])
+        assert not begun(path)
+        FileJournal.create(path, HEADER).close()
+        assert path.read_bytes() == line
+        assert begun(path)
+
+
+@pytest.mark.parametrize("text", ["notes", "6be75a5e {}", "6be75a5e [1", "\n"])
+def test_another_file_is_not_taken_for_a_torn_header(tmp_path: Path, text: str) -> None:
+    """A file that is no journal is not written over."""
+    path = tmp_path / "x.jsonl"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(JournalError, match="cannot create"):
+        FileJournal.create(path, HEADER)
+    assert path.read_text(encoding="utf-8") == text

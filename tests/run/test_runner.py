@@ -135,7 +135,7 @@ def test_a_runner_compiles_a_tree_once() -> None:
         assert runner.run(RunContext(), tree).text == "x"
     kept = runner._graphs
     assert len(kept) == 64
-    assert next(reversed(kept.values()))[0] is trees[-1]
+    assert next(reversed(kept.values())).tree is trees[-1]
 
 
 def test_run_step_gives_the_response_whatever_is_kept() -> None:

@@ -8,6 +8,8 @@ import pytest
 
 from mergepoint.core.errors import TreeError
 from mergepoint.tree.block import Block
+from mergepoint.tree.budget import Budget
+from mergepoint.tree.call import Call
 from mergepoint.tree.overrides import with_overrides
 from mergepoint.tree.policy import Policy, Retry
 from mergepoint.tree.step import Step
@@ -42,6 +44,23 @@ def test_a_mapping_is_a_policy_of_a_step() -> None:
     assert isinstance(tree, Block)
     assert isinstance(tree.nodes[0], Step)
     assert tree.nodes[0].policy == Policy(timeout=1)
+
+
+def test_a_call_has_the_policy_of_a_step() -> None:
+    """A mapping stands for one, overrides set it, and what is wrong with it is a fault."""
+    call = Call(print, name="f", policy={"retry": 2, "timeout": 5})  # type: ignore[arg-type]
+    assert call.policy == Policy(retry=2, timeout=5)
+    tree = with_overrides(Block([call]), {"f": {"policy": {"budget": {"calls": 3}}}})
+    assert isinstance(tree, Block)
+    assert isinstance(tree.nodes[0], Call)
+    assert tree.nodes[0].policy == Policy(budget=Budget(calls=3))
+    made: Any = Call
+    assert problems(lambda: made(print, policy={"retries": 2})) == [
+        "policy has no 'retries' (did you mean 'retry'?); there are: retry, timeout, budget"
+    ]
+    assert problems(lambda: made(print, policy=3)) == [
+        "policy is a Policy or a mapping of its fields, not 3"
+    ]
 
 
 @pytest.mark.parametrize("attempts", [0, -1, True, 1.5, "3", None])

@@ -135,7 +135,7 @@ class GateOpen(MergepointError):
 
 
 class CallTimeout(MergepointError, TimeoutError):
-    """A model that gave no answer within the seconds that its step's policy allows."""
+    """A model or a function that gave nothing within the seconds that its node's policy allows."""
 
 
 class ReplayMiss(MergepointError, LookupError):

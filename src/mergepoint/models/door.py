@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, closing
 from functools import lru_cache, partial
 from typing import Any, TypeVar
@@ -24,29 +24,41 @@ from langchain_core.outputs import ChatGenerationChunk, ChatResult
 
 from mergepoint.models.aside import in_time, pieces_in_time
 from mergepoint.models.passage import as_chunk, enter
+from mergepoint.models.scope import Scope
+from mergepoint.models.scoped import OWN, opened
+from mergepoint.models.under_way import aasked, asked, astreamed, streamed
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+SCOPED = "mergepoint_scoped"
+"""In the metadata of a call: the model was given by a scope, and the door records it."""
 
 _MARK = "__mergepoint_door__"
 
 
 def behind_door(model: BaseChatModel) -> BaseChatModel:
-    """Give the model with the door in it; the given one stays as it is."""
-    doored = _doored(type(model))
-    if isinstance(model, doored):
+    """Give the model with the door in it; the given one stays as it is.
+
+    One that a scope has given gets a second door before that of the scope.
+    """
+    if _MARK in vars(type(model)) and OWN not in vars(model):
         return model
     inside = copy.copy(model)
-    object.__setattr__(inside, "__class__", doored)
+    object.__setattr__(inside, "__class__", _doored(type(model)))
     inside.cache = False
     return inside
 
 
-def identity(model: BaseChatModel, params: Mapping[str, Any]) -> str:
-    """Give `provider:name` of a model called with these parameters."""
-    known = model._get_ls_params(**params)
-    name = known.get("ls_model_name")
-    provider = known.get("ls_provider", model._llm_type)
-    return f"{provider}:{name}" if name else str(provider)
+def given_by(scope: Scope, model: BaseChatModel) -> BaseChatModel:
+    """Give the model with the door in it, its calls set out by a scope: the one around, or this.
+
+    Its metadata say so to those who listen to LangChain's callbacks, so that none records a call
+    that the door does.
+    """
+    inside = copy.copy(behind_door(model))
+    object.__setattr__(inside, OWN, (scope, *vars(model).get(OWN, ())))
+    inside.metadata = {**(inside.metadata or {}), SCOPED: True}
+    return inside
 
 
 @lru_cache(maxsize=256)
@@ -56,8 +68,6 @@ def _doored(model_class: type[BaseChatModel]) -> type[BaseChatModel]:
     LangChain takes a model for one that streams where it brings `_stream` or `_astream`; the
     others are there in any case. What falls back to another of the four passes the door once.
     """
-    if _MARK in vars(model_class):
-        return model_class
     own = [name for name in _METHODS if getattr(model_class, name) is not _BARE[name]]
     needed = {"_generate", "_agenerate", *own, *(["_astream"] if "_stream" in own else [])}
     body: dict[str, Any] = {
@@ -96,17 +106,17 @@ def _generate_through(own: Callable[..., ChatResult]) -> Callable[..., ChatResul
         **kwargs: Any,
     ) -> ChatResult:
         extra = {"run_manager": run_manager} if takes_manager else {}
-        passage = enter(messages)
+        passage = enter(messages) or opened(self, messages, stop, kwargs)
         if passage is None:
             return own(self, messages, stop=stop, **extra, **kwargs)
         if (known := passage.recorded()) is not None:
             return known
         options = passage.options({"stop": stop, **extra, **kwargs})
-        ask = partial(own, self, passage.sent, **options)
+        ask = passage.around(partial(own, self, passage.sent, **options), asked)
         for attempt in passage.attempts():
             attempt.pause()
             with attempt:
-                result = in_time(ask, passage.limits)
+                result: ChatResult = in_time(ask, passage.limits)
                 attempt.answered(result)
         return result
 
@@ -124,16 +134,17 @@ def _agenerate_through(own: Callable[..., Any]) -> Callable[..., Any]:
         **kwargs: Any,
     ) -> ChatResult:
         extra = {"run_manager": run_manager} if takes_manager else {}
-        passage = enter(messages)
+        passage = enter(messages) or opened(self, messages, stop, kwargs)
         if passage is None:
             return await own(self, messages, stop=stop, **extra, **kwargs)  # type: ignore[no-any-return]
         if (known := passage.recorded()) is not None:
             return known
         options = passage.options({"stop": stop, **extra, **kwargs})
+        ask = passage.around(partial(own, self, passage.sent, **options), aasked)
         for attempt in passage.attempts():
             await attempt.apause()
             with attempt:
-                result: ChatResult = await attempt.landing.whole(own(self, passage.sent, **options))
+                result: ChatResult = await attempt.landing.whole(ask())
                 attempt.answered(result)
         return result
 
@@ -160,7 +171,7 @@ def _stream_through(own: Callable[..., Any]) -> Callable[..., Any]:
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
         extra = {"run_manager": run_manager} if takes_manager else {}
-        passage = enter(messages)
+        passage = enter(messages) or opened(self, messages, stop, kwargs, streams=True)
         if passage is None:
             yield from own(self, messages, stop=stop, **extra, **kwargs)
             return
@@ -168,7 +179,7 @@ def _stream_through(own: Callable[..., Any]) -> Callable[..., Any]:
             yield as_chunk(known)
             return
         options = passage.options({"stop": stop, **extra, **kwargs})
-        start = partial(own, self, passage.sent, **options)
+        start = passage.around(partial(own, self, passage.sent, **options), streamed)
         for attempt in passage.attempts():
             attempt.pause()
             with attempt, closing(pieces_in_time(start, passage.limits)) as stream:
@@ -192,7 +203,7 @@ def _astream_through(own: Callable[..., Any]) -> Callable[..., Any]:
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
         extra = {"run_manager": run_manager} if takes_manager else {}
-        passage = enter(messages)
+        passage = enter(messages) or opened(self, messages, stop, kwargs, streams=True)
         if passage is None:
             async for chunk in own(self, messages, stop=stop, **extra, **kwargs):
                 yield chunk
@@ -201,7 +212,7 @@ def _astream_through(own: Callable[..., Any]) -> Callable[..., Any]:
             yield as_chunk(known)
             return
         options = passage.options({"stop": stop, **extra, **kwargs})
-        start = partial(own, self, passage.sent, **options)
+        start = passage.around(partial(own, self, passage.sent, **options), astreamed)
         for attempt in passage.attempts():
             await attempt.apause()
             with attempt:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -20,17 +20,31 @@ _LAST_WORDS = 1.0  # seconds that a dropped call has to close its connection
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long an attempt may take, and how long one in flight has to land; in seconds."""
+    """How long an attempt may take, and how long one in flight has to land; in seconds.
+
+    `until` is a moment of `time.monotonic` by which it has to end in any case. `late` says what
+    was waited for, and `whose` policy says how long.
+    """
 
     path: str
     timeout: float | None
-    grace: float
+    grace: float = GRACE
+    until: float | None = None
+    late: str = "the model gave no answer"
+    whose: str = "step"
+
+    @property
+    def landing(self) -> float:
+        """Give the seconds that an attempt has to land."""
+        if self.until is None:
+            return self.grace
+        return min(self.grace, max(0.0, self.until - time.monotonic()))
 
     def overdue(self) -> CallTimeout:
         """Give the error of an attempt that took too long."""
         return CallTimeout(
-            f"{self.path}: the model gave no answer within {self.timeout:g} s; give the step's "
-            "policy a longer timeout, or retry to try again"
+            f"{self.path}: {self.late} within {self.timeout:g} s; give the {self.whose}'s policy "
+            "a longer timeout, or retry to try again"
         )
 
 
@@ -108,11 +122,27 @@ class Landing:
         """Let a cancelled attempt come to its end. Raises the cancellation where it does not."""
         self.cancelled = error
         try:
-            await _end_of(task, self._limits.grace)
+            await _end_of(task, self._limits.landing)
         finally:
             await _drop(task)
         if not task.done() or task.cancelled():
             raise error
+
+
+async def awaited_in_time(work: Awaitable[T], limits: Limits) -> T:
+    """Give what the work of a function gives; cancelled it does not land, as its calls do.
+
+    Raises CallTimeout where the limits have a timeout.
+    """
+    if limits.timeout is None:
+        return await work
+    try:
+        async with asyncio.timeout(limits.timeout) as timer:
+            return await work
+    except TimeoutError:
+        if timer.expired():
+            raise limits.overdue() from None
+        raise
 
 
 async def _end_of(task: asyncio.Future[Any], seconds: float | None) -> None:

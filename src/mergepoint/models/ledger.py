@@ -233,9 +233,19 @@ class Held:
             return unknown, refused
         usage: Any = message.usage_metadata
         if not usage:
-            return self._held if self._held.tokens else self._most().amount, True
+            return self._unmeasured(), True
         pico = 0 if self._price is None else self._price.cost(usage)
         return Amount(1, tokens_of(usage), pico), True
+
+    def _unmeasured(self) -> Amount:
+        """Give what an answer without usage is charged: the most, which takes a look at all of it.
+
+        Where nobody charges and nothing is priced the look is spared: an answer that is in is not
+        on record yet.
+        """
+        if self._held.tokens:
+            return self._held
+        return self._most().amount if self._chain or self._price is not None else Amount(calls=1)
 
 
 def tokens_of(usage: Mapping[str, Any]) -> int:

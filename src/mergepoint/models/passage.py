@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from langchain_core.language_models.chat_models import generate_from_stream
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
@@ -21,8 +21,11 @@ from mergepoint.models.landing import GRACE, Landing, Limits
 from mergepoint.models.purse import Purse, Reservation
 from mergepoint.models.view import View, seen_through
 from mergepoint.record.journal import Journal
-from mergepoint.record.record import CallKey, CallRecord, error_of, now, response_id
+from mergepoint.record.record import CallKey, CallRecord, Kind, error_of, now, response_id
 from mergepoint.tree.policy import Policy, Retry
+
+M = TypeVar("M", bound=BaseMessage)
+Ask = Callable[[], Any]
 
 
 @dataclass(slots=True)
@@ -33,8 +36,9 @@ class ModelCall:
     the prompt. `accept` gives the text of an answer, or raises StepError for one that cannot be
     used. `bound` are parameters that the door passes on itself: LangChain's structured output
     drops those of the call. `request` is the digest of what is asked. An `answer` that was
-    recorded earlier is given in place of a call.
-    The `purse` grants each attempt. A cancelled one has `grace` seconds to land.
+    recorded earlier is given in place of a call. `kind` and `sample` go to the record.
+    The `purse` grants each attempt. A cancelled one has `grace` seconds to land. `scopes` counts
+    the scopes whose door the call has passed.
     """
 
     key: CallKey
@@ -51,6 +55,9 @@ class ModelCall:
     policy: Policy = field(default_factory=Policy)
     grace: float = GRACE
     clock: Clock = field(default_factory=CLOCK.get)
+    kind: Kind = "step"
+    sample: int = 0
+    scopes: int = 0
     entered: bool = field(default=False, init=False)
     response: str = field(default="", init=False)
 
@@ -74,26 +81,36 @@ class Passage:
         if answer is None or answer.message is None:
             return None
         result = ChatResult(generations=[ChatGeneration(message=answer.message.model_copy())])
-        with Attempt(self, 1, live=False) as attempt:
+        with self.attempt(1, live=False) as attempt:
             attempt.answered(result)
         return result
 
     def attempts(self) -> Iterator[Attempt]:
         """Give one attempt after the other, until one is answered or the last has failed."""
-        attempt = Attempt(self, 1)
+        attempt = self.attempt(1)
         yield attempt
         while attempt.next_in is not None:
-            attempt = Attempt(self, attempt.number + 1, after=attempt.next_in)
+            attempt = self.attempt(attempt.number + 1, after=attempt.next_in)
             yield attempt
+
+    def attempt(self, number: int, *, after: float | None = None, live: bool = True) -> Attempt:
+        """Give one try of the call."""
+        return Attempt(self, number, after=after, live=live)
+
+    def around(self, ask: Ask, how: Callable[[ModelCall, Ask], Any]) -> Ask:
+        """Give how the model's own code is asked; who set out a call has said so there already."""
+        return ask
 
     def options(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Give the keyword arguments of the call with the parameters that are bound to it."""
         return {**given, **self.call.bound}
 
-    def named(self, chunk: ChatGenerationChunk) -> ChatGenerationChunk:
-        """Give a chunk the id that the answer will have in the state, so a stream shows it once."""
-        message = chunk.message.model_copy(update={"id": self.id})
-        return chunk.model_copy(update={"message": message})
+    def handed(self, message: M) -> M:
+        """Give an answer, or a piece of one, the id that it will have in the state.
+
+        So a stream shows it once, and what is on record is the model's own.
+        """
+        return message.model_copy(update={"id": self.id})
 
 
 class Attempt:
@@ -153,7 +170,7 @@ class Attempt:
         self._message = message
         call = self._passage.call
         self._response = call.response = call.accept(message)
-        result.generations[0].message = message.model_copy(update={"id": self._passage.id})
+        result.generations[0].message = self._passage.handed(message)
 
     def ready(self, chunk: ChatGenerationChunk) -> list[ChatGenerationChunk]:
         """Give the chunks of a stream that may be given on: none until one says something."""
@@ -173,7 +190,8 @@ class Attempt:
 
     def _let_go(self) -> list[ChatGenerationChunk]:
         held, self._held = self._held, []
-        return [self._passage.named(chunk) for chunk in held]
+        handed = self._passage.handed
+        return [chunk.model_copy(update={"message": handed(chunk.message)}) for chunk in held]
 
     def __exit__(
         self,
@@ -182,10 +200,12 @@ class Attempt:
         trace: TracebackType | None,
     ) -> bool:
         call = self._passage.call
-        if self._halt is not None:
-            self._halt.end(self)
-        cost = None if self._reservation is None else self._reservation.settle(self._message, error)
-        self._record(error, cost)
+        try:
+            held = self._reservation
+            self._record(error, None if held is None else held.settle(self._message, error))
+        finally:
+            if self._halt is not None:
+                self._halt.end(self)
         if self.landing.cancelled is not None:
             raise self.landing.cancelled
         if error is None or not self._live or self._given_on:
@@ -197,7 +217,7 @@ class Attempt:
             error.add_note(f"attempt {self.number}; the record has those before it as failures")
         return self.next_in is not None
 
-    def _record(self, error: BaseException | None, cost: float | None) -> None:
+    def _record(self, error: BaseException | None, cost: float | None) -> CallRecord:
         call, messages = self._passage.call, self._passage.messages
         record = CallRecord(
             key=call.key,
@@ -216,9 +236,12 @@ class Attempt:
             request=call.request,
             error=None if error is None else error_of(error),
             cost=cost,
+            kind=call.kind,
+            sample=call.sample,
         )
         for journal in call.journals:
             journal.append(record)
+        return record
 
 
 def enter(messages: Sequence[BaseMessage]) -> Passage | None:

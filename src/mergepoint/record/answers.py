@@ -14,7 +14,7 @@ from langchain_core.messages import BaseMessage
 
 from mergepoint.core.errors import ReplayMiss
 from mergepoint.core.path import nearest
-from mergepoint.record.record import CallRecord
+from mergepoint.record.record import CallRecord, Kind
 from mergepoint.tree.step import Content
 
 
@@ -22,7 +22,8 @@ from mergepoint.tree.step import Content
 class Asked:
     """A call that is about to be made: its full path, the digest of its request, what is new.
 
-    `lead` holds the messages of this call only, such as a system message.
+    `lead` holds the messages of this call only, such as a system message. `kind` says what is
+    called. Models inside of a Call that are asked the same are told apart by `sample`.
     """
 
     path: str
@@ -32,6 +33,8 @@ class Asked:
     params: Mapping[str, Any]
     context: int
     lead: tuple[BaseMessage, ...] = ()
+    kind: Kind = "step"
+    sample: int = 0
 
 
 class Answers(Protocol):
@@ -50,7 +53,7 @@ class Answers(Protocol):
 
 @dataclass
 class Resumed:
-    """Answers of the run that is going on: by path and request.
+    """Answers of the run that is going on: by path, request and sample.
 
     An answer that was hidden in part is not on record, and is asked for again.
     """
@@ -62,16 +65,17 @@ class Resumed:
         self._found = {_key(record): record for record in self.records if _whole(record)}
 
     def find(self, asked: Asked) -> CallRecord | None:
-        """Give the record of the same path and request."""
-        return self._found.get((asked.path, asked.request))
+        """Give the record of the same path, request and sample."""
+        return self._found.get(_key_of(asked))
 
 
 @dataclass
 class Reused:
-    """Answers of another run: by path and request, then by request alone.
+    """Answers of another run: by path, request and sample, then by request alone.
 
     The second way finds a step that was renamed or moved. Each record answers one call, so n
-    samples of one prompt stay n. An answer that was hidden in part is asked for again.
+    samples of one prompt stay n; with a Call's result, what models said inside of it is used. An
+    answer that was hidden in part is asked for again.
     """
 
     records: Iterable[CallRecord]
@@ -79,24 +83,34 @@ class Reused:
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
-        self._exact: dict[tuple[str, str], CallRecord] = {}
+        self._exact: dict[Key, CallRecord] = {}
         self._alike: dict[str, list[CallRecord]] = defaultdict(list)
+        self._inside: dict[str, list[CallRecord]] = defaultdict(list)
         for record in self.records:
-            if _whole(record):
+            if _whole(record) and (record.request or record.kind != "inner"):
                 self._exact[_key(record)] = record
                 self._alike[record.request].append(record)
+                if record.kind == "inner":
+                    self._inside[record.key.full_path].append(record)
 
     def find(self, asked: Asked) -> CallRecord | None:
         """Give an unused record of the same request, by preference of the same path."""
         with self._lock:
-            record = self._exact.pop((asked.path, asked.request), None)
             unused = self._alike.get(asked.request, [])
-            if record is None and unused:
-                record = unused[0]
-                self._exact.pop(_key(record), None)
+            record = self._exact.get(_key_of(asked)) or next(iter(unused), None)
             if record is not None:
-                unused.remove(record)
+                self._use(record)
+            if record is not None and record.kind == "call":
+                for inner in self._inside.pop(record.key.full_path, []):
+                    self._use(inner)
             return record
+
+    def _use(self, record: CallRecord) -> None:
+        """Let a record answer nothing any more."""
+        if self._exact.get(_key(record)) is record:
+            del self._exact[_key(record)]
+        unused = self._alike[record.request]
+        self._alike[record.request] = [one for one in unused if one is not record]
 
 
 @dataclass
@@ -110,17 +124,22 @@ class Replayed:
         self._found = {_key(record): record for record in self.records if record.answered}
 
     def find(self, asked: Asked) -> CallRecord:
-        """Give the record of the same path and request.
+        """Give the record of the same path, request and sample.
 
         Raises ReplayMiss that shows the nearest recorded request as a diff.
         """
-        record = self._found.get((asked.path, asked.request))
+        record = self._found.get(_key_of(asked))
         if record is None:
             raise ReplayMiss(self._miss(asked))
         return record
 
     def _miss(self, asked: Asked) -> str:
-        paths = {path: record for (path, _), record in self._found.items()}
+        inner = asked.kind == "inner"
+        paths = {
+            record.key.full_path: record
+            for record in self._found.values()
+            if (record.kind == "inner") == inner
+        }
         if asked.path not in paths:
             known = ", ".join(paths) or "none"
             near = nearest(asked.path, paths)
@@ -138,8 +157,15 @@ def _whole(record: CallRecord) -> bool:
     return record.answered and not record.masked
 
 
-def _key(record: CallRecord) -> tuple[str, str]:
-    return (record.key.full_path, record.request)
+Key = tuple[str, str, int]
+
+
+def _key(record: CallRecord) -> Key:
+    return (record.key.full_path, record.request, record.sample)
+
+
+def _key_of(asked: Asked) -> Key:
+    return (asked.path, asked.request, asked.sample)
 
 
 def _lines_of(call: CallRecord | Asked) -> list[str]:

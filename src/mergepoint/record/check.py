@@ -203,7 +203,7 @@ def _unreadable(path: Path) -> Iterator[Problem]:
 
 
 def _difference(key: str, written: Any, expected: Any) -> str:
-    if key in ("steps", "failures"):
+    if key in ("steps", "inner", "failures"):
         pairs: Iterator[tuple[Any, Any]] = zip_longest(written, expected, fillvalue={})
         for one, other in pairs:
             if one != other:

@@ -50,13 +50,14 @@ def transcript_of(header: RunHeader, records: Iterable[CallRecord]) -> Transcrip
 
 def unanswered(shape: Mapping[str, Any], records: Iterable[CallRecord]) -> list[str]:
     """Give the paths of an outline without an answer, in the order of the tree."""
-    answered = {record.path for record in records if record.answered}
+    answered = {record.path for record in records if record.answered and record.kind != "inner"}
     return [path for path in leaf_paths(shape) if path not in answered]
 
 
 def agrees(transcript: Transcript, records: Iterable[CallRecord]) -> bool:
     """Say whether a transcript holds as many calls as the journal; a killed resume left fewer."""
-    return len(transcript.records) + len(transcript.failures) == len(tuple(records))
+    told = (*transcript.records, *transcript.inner, *transcript.failures)
+    return len(told) == len(tuple(records))
 
 
 def _text(state: Messages | None, *, given: int) -> str:

@@ -11,10 +11,10 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Self
 
-from mergepoint.record.header import RunHeader
+from mergepoint.record.header import FORMAT, RunHeader
 from mergepoint.record.hold import hold, release
 from mergepoint.record.journal import Roots
-from mergepoint.record.lines import JournalError
+from mergepoint.record.lines import JournalError, starts_line
 from mergepoint.record.plain import record_to_plain
 from mergepoint.record.read_journal import load, parsed, read_journal
 from mergepoint.record.record import CallRecord
@@ -22,7 +22,10 @@ from mergepoint.record.redact import Redact, encode_safe
 from mergepoint.record.store import Sync, checked_sync
 from mergepoint.record.whole import flush_folder
 
-__all__ = ["FileJournal", "JournalError", "RunHeader", "read_journal"]
+__all__ = ["FileJournal", "JournalError", "RunHeader", "begun", "read_journal"]
+
+
+_START = f'{{"format":"{FORMAT}'.encode()
 
 
 class FileJournal:
@@ -67,7 +70,8 @@ class FileJournal:
     ) -> Self:
         """Begin the journal of a new run, in a folder that is made if it is missing.
 
-        Raises JournalError if the file exists, or JSON does not hold what the header does.
+        Of a file that a kill left without a whole header it makes a new one: nothing is recorded
+        there. Raises JournalError if a run began in it, or JSON does not hold what the header does.
         """
         plain = header.to_plain()
         line = _encoded(plain, redact, path, "the header of the run")
@@ -75,9 +79,9 @@ class FileJournal:
         made = [folder for folder in path.parents if not folder.exists()]
         with _told(path, "create"):
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = _opened(path, sync, os.O_CREAT | os.O_EXCL)
+            file = _claimed(path, sync)
             try:
-                hold(file, path)
+                os.ftruncate(file.fileno(), 0)
                 journal = cls(path, file, header, (), sync, redact)
                 journal._write(line, flush=True)
                 for folder in {path.parent, *(one.parent for one in made)}:
@@ -127,7 +131,7 @@ class FileJournal:
         what = f"the record of {record.key.full_path}"
         line = _encoded(record_to_plain(record), self._redact, self.path, what)
         with self._lock:
-            self._write(line, flush=self._sync == "record" or not record.answered)
+            self._write(line, flush=self._sync == "record" or record.at_edge)
             self._records.append(record)
 
     def running(self, path: str) -> AbstractContextManager[None]:
@@ -182,6 +186,16 @@ class FileJournal:
             self._unfinished = None
 
 
+def begun(path: Path) -> bool:
+    """Say whether there is more in a file than what a kill leaves of a journal's first write."""
+    try:
+        with path.open("rb") as file:
+            line = file.readline()
+    except FileNotFoundError:
+        return False
+    return line.endswith(b"\n") or not starts_line(line, _START)
+
+
 def _encoded(plain: dict[str, Any], redact: Redact | None, path: Path, what: str) -> bytes:
     try:
         return encode_safe(plain, redact)
@@ -193,6 +207,26 @@ def _opened(path: Path, sync: Sync, flags: int = 0) -> FileIO:
     checked_sync(sync)
     file = os.open(path, os.O_WRONLY | os.O_APPEND | flags, 0o666)
     return os.fdopen(file, "ab", buffering=0)  # a file object is closed with its last reference
+
+
+def _claimed(path: Path, sync: Sync) -> FileIO:
+    """Give the locked file of a new run. Raises FileExistsError where one began."""
+    try:
+        file, new = _opened(path, sync, os.O_CREAT | os.O_EXCL), True
+    except FileExistsError:
+        if begun(path):
+            raise
+        file, new = _opened(path, sync), False
+    try:
+        hold(file, path)
+        if not new and begun(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+    except BaseException as error:
+        file.close()
+        if new and not isinstance(error.__cause__, BlockingIOError):  # then another claimed it
+            path.unlink(missing_ok=True)
+        raise
+    return file
 
 
 @contextmanager

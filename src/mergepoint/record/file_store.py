@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from mergepoint.record.file_journal import FileJournal
+from mergepoint.record.file_journal import FileJournal, begun
 from mergepoint.record.header import RunHeader
 from mergepoint.record.lines import first_line
 from mergepoint.record.read_journal import read_journal
@@ -32,9 +32,9 @@ class FileStore:
         Raises JournalError for an id that was used before or names no folder, and where nothing
         can be written.
         """
-        path = self._path(header.run_id)
-        if path.exists():
+        if self.has(header.run_id):
             raise known_run(self, header.run_id)
+        path = self._path(header.run_id)
         return FileJournal.create(path, header, sync=self.sync, redact=self.redact)
 
     def open(self, run_id: str) -> FileJournal:
@@ -47,6 +47,10 @@ class FileStore:
         Raises JournalError if there is none, or it was changed.
         """
         return read_journal(self._found(run_id))
+
+    def has(self, run_id: str) -> bool:
+        """Say whether a run of this id has begun: a kill within its first write leaves none."""
+        return begun(self._path(run_id))
 
     def runs(self) -> Sequence[str]:
         """Give the ids of all runs, the one that began last first.

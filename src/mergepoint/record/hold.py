@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 
@@ -17,14 +19,16 @@ class Replaced(JournalError):
     """A file that is no longer the one under its path."""
 
 
-def hold(file: FileIO, path: Path) -> None:
-    """Lock an open file until it is released or closed (flock, not waiting).
+def hold(file: FileIO, path: Path, *, what: str = "the run", patience: float = 0) -> None:
+    """Lock an open file until it is released or closed (flock).
 
-    Raises JournalError if it is locked, also by this process; if the file system or the platform
-    has no such locks; Replaced if another file took its place since it was opened.
+    It waits for `patience` seconds at most, and by default not at all; `what` names in errors
+    what is written under the lock. Raises JournalError if it is locked, also by this process; if
+    the file system or the platform has no such locks; Replaced if another file took its place
+    since it was opened.
     """
     try:
-        _lock(file)
+        _lock(file, max(_TRIES, round(patience / _PAUSE)))
         same = path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
     except ImportError as error:
         raise JournalError(
@@ -33,7 +37,7 @@ def hold(file: FileIO, path: Path) -> None:
         ) from error
     except BlockingIOError as error:
         raise JournalError(
-            f"{path}: the run is being written by {_holder(file)}; wait until it has ended, or "
+            f"{path}: {what} is being written by {_holder(file)}; wait until it has ended, or "
             "stop it, and try again"
         ) from error
     except OSError as error:
@@ -45,7 +49,7 @@ def hold(file: FileIO, path: Path) -> None:
         raise Replaced(f"{path} was replaced while it was being opened; open it again")
 
 
-def hold_at(path: Path) -> FileIO:
+def hold_at(path: Path, *, what: str = "the run", patience: float = 0) -> FileIO:
     """Make a lock file where it is missing, and give it locked. Raises JournalError as `hold` does.
 
     Whoever holds it may remove it: another that has opened it by then opens the next one.
@@ -53,7 +57,7 @@ def hold_at(path: Path) -> FileIO:
     while True:
         file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "wb", buffering=0)
         try:
-            hold(file, path)
+            hold(file, path, what=what, patience=patience)
         except Replaced:
             file.close()
         except BaseException:
@@ -63,10 +67,29 @@ def hold_at(path: Path) -> FileIO:
             return file
 
 
-def _lock(file: FileIO) -> None:
+@contextmanager
+def holding(path: Path, *, what: str, patience: float = 0) -> Iterator[None]:
+    """Hold a lock file for a while, and remove it after. Raises JournalError as `hold` does."""
+    file = hold_at(path, what=what, patience=patience)
+    try:
+        yield
+    finally:
+        let_go(file, path)
+
+
+def let_go(file: FileIO, path: Path) -> None:
+    """Let go of a lock file, and remove it, unless another one stands in its place by now."""
+    with suppress(FileNotFoundError):
+        if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            path.unlink()
+    release(file)
+    file.close()
+
+
+def _lock(file: FileIO, tries: int) -> None:
     import fcntl
 
-    for tries_left in reversed(range(_TRIES)):
+    for tries_left in reversed(range(tries)):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

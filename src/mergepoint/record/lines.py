@@ -123,6 +123,13 @@ def first_line(path: Path) -> dict[str, Any]:
         return decode(file.readline())
 
 
+def starts_line(part: bytes, body: bytes) -> bool:
+    """Say whether a part of a line, cut off anywhere, may be of one whose object starts so."""
+    checksum, blank, rest = part[: _START - 1], part[_START - 1 : _START], part[_START:]
+    hexadecimal = all(byte in b"0123456789abcdef" for byte in checksum)
+    return hexadecimal and blank in (b"", b" ") and body[: len(rest)] == rest[: len(body)]
+
+
 def decode(line: bytes) -> dict[str, Any]:
     """Give the object of a line. Raises ValueError or RecursionError for one that is not right."""
     body = line[_START:-1]

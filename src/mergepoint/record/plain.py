@@ -66,6 +66,7 @@ def record_from_plain(data: Mapping[str, Any], run: str) -> CallRecord:
         messages=tuple(full(made, response) for made in data.get("messages", ())),
         cost=data.get("cost"),
         masked=tuple(data.get("masked", ())),
+        sample=data.get("sample", 0),
     )
 
 
@@ -82,6 +83,8 @@ def _rare(record: CallRecord) -> dict[str, Any]:
         rare["cost"] = record.cost
     if record.masked:
         rare["masked"] = list(record.masked)
+    if record.sample:
+        rare["sample"] = record.sample
     return rare
 
 

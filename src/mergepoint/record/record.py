@@ -45,7 +45,8 @@ class CallRecord:
 
     `kind` says what was called: a step's model, a Call (its result is `value`, its `messages` are
     those it made), a Gate (`value` is the decision), or a model inside of a Call, which has no
-    place in the tree (`inner`). `masked` names what was hidden when the record was written.
+    place in the tree (`inner`). Of those, calls that ask the same in one execution are told apart
+    by `sample`, from 0 on. `masked` names what was hidden when the record was written.
     """
 
     key: CallKey
@@ -68,6 +69,7 @@ class CallRecord:
     messages: tuple[BaseMessage, ...] = ()
     cost: float | None = None
     masked: tuple[str, ...] = ()
+    sample: int = 0
 
     @property
     def path(self) -> str:
@@ -78,6 +80,11 @@ class CallRecord:
     def answered(self) -> bool:
         """Say whether the model gave an answer that could be used."""
         return self.error is None
+
+    @property
+    def at_edge(self) -> bool:
+        """Say whether it is flushed in any case: a failed call, and what a person decided."""
+        return not self.answered or self.kind == "gate"
 
     @property
     def usage(self) -> Mapping[str, Any] | None:

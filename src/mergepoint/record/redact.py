@@ -83,6 +83,11 @@ def mask(text: str) -> str:
     return _SECRETS.sub(_masked, text)
 
 
+def redacted(text: str, redact: Redact) -> str:
+    """Give a text as the user's hook has it. Raises JournalError for a hook that fails."""
+    return _Hook(redact)(text)
+
+
 def encode_safe(
     plain: dict[str, Any],
     redact: Redact | None,
@@ -164,7 +169,7 @@ def _field(key: str, item: Any, say: _Say) -> Any:
         return [_message(one, say) for one in item]
     if key == "message":
         return _message(item, say)
-    if key in ("steps", "failures"):
+    if key in ("steps", "inner", "failures"):
         return [_walked(record, say) for record in item]
     if key in _TEXTS or say.names:
         return _deep(item, say, _KEPT.get(key, _NONE), named=say.names and key == "params")

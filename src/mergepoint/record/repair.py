@@ -36,7 +36,7 @@ class Repair:
             return None
         try:
             data = self.path.read_bytes()
-            copy = _kept(self.path, data) if self.found.dropped else None
+            copy = kept_beside(self.path, data) if self.found.dropped else None
             write_whole(self.path, data[: self.found.good])
         except OSError as error:
             raise JournalError(f"cannot repair {self.path}: {error.strerror}") from error
@@ -68,7 +68,8 @@ def repairing(path: Path) -> Iterator[Repair]:
             release(file)
 
 
-def _kept(path: Path, data: bytes) -> Path:
+def kept_beside(path: Path, data: bytes) -> Path:
+    """Write what a damaged file holds beside it, under a name that is free; give its path."""
     number = 1
     while (copy := path.with_name(f"{path.name}.damaged-{number}")).exists():
         number += 1

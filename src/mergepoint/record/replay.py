@@ -50,9 +50,10 @@ def replay(
     `until` is a function asks it again. In an outline there is none: then a loop went on as long
     as there are records of another iteration.
     """
-    engine = _Lookup(
-        {record.path: record for record in records if record.answered}, dict(inputs or {}), seed
-    )
+    found = {
+        record.path: record for record in records if record.answered and record.kind != "inner"
+    }
+    engine = _Lookup(found, dict(inputs or {}), seed)
     path = at or root_path(tree)
     state: Messages | None
     try:

@@ -50,11 +50,16 @@ class Digests:
         digest: what comes behind them is where a conversation is known again.
         """
         start = b"".join((setting, *map(self.of, messages[:lead])))
-        *base, prompt = messages[lead:]
+        behind = messages[lead:]
         with self._lock:
-            whole = self._trail(start).follow(base, self.of)
-        whole.update(self.of(prompt))
+            whole = self._trail(start).follow(behind[:-1], self.of)
+        for prompt in behind[-1:]:
+            whole.update(self.of(prompt))
         return whole.hexdigest()
+
+    def once(self, setting: bytes, messages: Sequence[BaseMessage]) -> str:
+        """Give what `request` gives, for messages that others may change: none of it is kept."""
+        return Digests(self._seen).request(setting, messages)
 
     def state(self, messages: Iterable[BaseMessage], outputs: Mapping[str, Any]) -> str:
         """Give the digest of a state: what a gate holds back, or what a Call may look at."""

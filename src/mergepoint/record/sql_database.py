@@ -40,13 +40,16 @@ RECORDS = sql.Table(
 
 
 class Database:
-    """A database, by its URL or as an engine of one's own.
+    """A database, by its URL or as an engine of one's own, and the tables that are kept in it.
 
     Raises MergepointError for a driver that is not installed, and JournalError for an address
     that is no database of the two kinds.
     """
 
-    def __init__(self, address: str | sql.URL | sql.Engine) -> None:
+    def __init__(
+        self, address: str | sql.URL | sql.Engine, *, tables: sql.MetaData = _TABLES
+    ) -> None:
+        self._tables = tables
         engine = address if isinstance(address, sql.Engine) else _engine(address)
         self.kind = engine.dialect.name
         if self.kind not in ("sqlite", "postgresql") or engine.dialect.is_async:
@@ -95,13 +98,13 @@ class Database:
         return connection
 
     def exists(self) -> bool:
-        """Say whether there are tables of runs; a file is not made by asking."""
+        """Say whether the tables are there; a file is not made by asking."""
         if self._made:
             return True
         if self._file is not None and not self._file.exists():
             return False
         with self.connected() as connection:
-            self._made = all(map(sql.inspect(connection).has_table, _TABLES.tables))
+            self._made = all(map(sql.inspect(connection).has_table, self._tables.tables))
         return self._made
 
     def make(self) -> None:
@@ -118,7 +121,7 @@ class Database:
             self.told("make tables in"),
             self._alone(connection),
         ):
-            for table in _TABLES.sorted_tables:
+            for table in self._tables.sorted_tables:
                 connection.execute(CreateTable(table, if_not_exists=True))
         self._made = True
 
@@ -189,8 +192,8 @@ def _shown(url: sql.URL) -> str:
 def _way_out(error: SQLAlchemyError) -> str:
     if "no such table" in str(error) or "UndefinedTable" in repr(error):
         return (
-            "its tables are missing, though they were there: restore them, or begin a new run, "
-            "which makes them"
+            "its tables are missing, though they were there: restore them, or begin anew, which "
+            "makes them"
         )
     return (
         "see that the database is there, that the address is right, and that the user may read "

@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sql
 from sqlalchemy.exc import OperationalError
 
-from mergepoint.record.hold import hold_at, release
+from mergepoint.record.hold import hold_at, let_go
 from mergepoint.record.lines import JournalError
 from mergepoint.record.sql_database import Database, dropped
 
@@ -39,40 +40,36 @@ class Held:
             dropped(self.connection)
 
 
-def hold_run(database: Database, run_id: str) -> Held:
-    """Hold a run. Raises JournalError while another holds it."""
+def hold_run(database: Database, run_id: str, *, what: str = "run") -> Held:
+    """Hold a run, or `what` else has this name. Raises JournalError while another holds it."""
     connection = database.held()
     take = _by_file if database.kind == "sqlite" else _by_session
     try:
-        with database.told("lock a run in"):
-            return Held(connection, take(database, connection, run_id))
+        with database.told(f"lock a {what} in"):
+            return Held(connection, take(database, connection, run_id, what))
     except BaseException:
         dropped(connection)
         raise
 
 
-def _by_file(_: Database, connection: sql.Connection, run_id: str) -> Callable[[], None]:
+def _by_file(_: Database, connection: sql.Connection, name: str, what: str) -> Callable[[], None]:
     main = str(connection.exec_driver_sql("PRAGMA database_list").one()[2])
-    path = Path(f"{main}.{run_id}.lock")
+    path = Path(f"{main}.{name}.lock")
     try:
-        file = hold_at(path)
+        file = hold_at(path, what=f"the {what}")
     except OSError as error:
         raise JournalError(
-            f"cannot make the lock of the run, {path}: {error.strerror}; let the database be in a "
-            "folder that can be written"
+            f"cannot make the lock of the {what}, {path}: {error.strerror}; let the database be in "
+            "a folder that can be written"
         ) from error
-
-    def let_go() -> None:
-        path.unlink(missing_ok=True)
-        release(file)
-        file.close()
-
-    return let_go
+    return partial(let_go, file, path)
 
 
-def _by_session(database: Database, connection: sql.Connection, run_id: str) -> Callable[[], None]:
+def _by_session(
+    database: Database, connection: sql.Connection, name: str, what: str
+) -> Callable[[], None]:
     schema = connection.exec_driver_sql("SELECT current_schema()").scalar_one()
-    digest = hashlib.blake2b(f"mergepoint {schema} {run_id}".encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(f"mergepoint {schema} {name}".encode(), digest_size=8).digest()
     key = int.from_bytes(digest, signed=True)
     connection.exec_driver_sql(f"SET lock_timeout = '{_PATIENCE}'")
     try:
@@ -81,16 +78,16 @@ def _by_session(database: Database, connection: sql.Connection, run_id: str) -> 
         if getattr(error.orig, "sqlstate", None) != "55P03":
             raise
         raise JournalError(
-            f"{database.name}: run {run_id!r} is being written by another session"
+            f"{database.name}: {what} {name!r} is being written by another session"
             f"{_holder(connection, key)}; wait until it has ended, or stop it, and try again"
         ) from None
     connection.exec_driver_sql("RESET lock_timeout")
 
-    def let_go() -> None:
+    def unlock() -> None:
         if not connection.invalidated:  # a lost connection has lost its locks
             connection.execute(sql.select(sql.func.pg_advisory_unlock(key)))
 
-    return let_go
+    return unlock
 
 
 def _holder(connection: sql.Connection, key: int) -> str:

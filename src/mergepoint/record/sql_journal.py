@@ -77,7 +77,7 @@ class SqlJournal:
             self._check()
             self._write(len(self._records) + 1, line)
             self._records.append(record)
-            if not record.answered:
+            if record.at_edge:
                 self._flush()
 
     def running(self, path: str) -> AbstractContextManager[None]:

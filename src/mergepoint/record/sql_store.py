@@ -62,7 +62,7 @@ class SqlStore:
         line = safe_line(plain, self.redact, place, "the header of the run")
         parsed(place, 1, RunHeader.from_plain, plain, unit="row")  # what was begun can be resumed
         self._database.make()
-        if self._has(run_id):
+        if self.has(run_id):
             raise known_run(self, run_id)
         held = self._hold(run_id)
         try:
@@ -74,7 +74,7 @@ class SqlStore:
 
     def open(self, run_id: str) -> SqlJournal:
         """Go on with a run. Raises JournalError if there is none, it is held, or was changed."""
-        if not self._has(checked_run_id(run_id)):
+        if not self.has(run_id):
             raise unknown_run(self, run_id, self.runs())
         held = self._hold(run_id)
         try:
@@ -107,6 +107,11 @@ class SqlStore:
             records.append(parsed(place, n, record_from_plain, plain, run_id, unit="record"))
         return header, tuple(records)
 
+    def has(self, run_id: str) -> bool:
+        """Say whether a run of this id has begun. Raises JournalError for an id that is none."""
+        known = sql.select(RUNS.c.run_id).where(RUNS.c.run_id == checked_run_id(run_id))
+        return bool(self._rows(known))
+
     def runs(self) -> Sequence[str]:
         """Give the ids of all runs, the one that began last first."""
         rows = self._rows(sql.select(RUNS.c.created_at, RUNS.c.run_id))
@@ -117,9 +122,6 @@ class SqlStore:
 
     def __str__(self) -> str:
         return self._database.name
-
-    def _has(self, run_id: str) -> bool:
-        return bool(self._rows(sql.select(RUNS.c.run_id).where(RUNS.c.run_id == run_id)))
 
     def _hold(self, run_id: str) -> Held:
         held = hold_run(self._database, run_id)

@@ -58,6 +58,10 @@ class Store(Protocol):
         """Give header and records of a run, also while it is being written."""
         ...
 
+    def has(self, run_id: str) -> bool:
+        """Say whether a run of this id has begun. Raises JournalError for an id that is none."""
+        ...
+
     def runs(self) -> Sequence[str]:
         """Give the ids of all runs, the one that began last first."""
         ...

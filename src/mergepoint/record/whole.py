@@ -7,22 +7,25 @@ import threading
 from pathlib import Path
 
 
-def write_whole(path: Path, data: bytes) -> Path:
+def write_whole(path: Path, data: bytes, *, flush: bool = True) -> Path:
     """Write a file beside its place, flush it, and let it take the place at once; give the path.
 
-    Raises OSError, and leaves what was there, where it cannot be written.
+    What can be worked out again need not be flushed. Raises OSError, and leaves what was there,
+    where it cannot be written.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.part")
     try:
         with part.open("wb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+            if flush:
+                file.flush()
+                os.fsync(file.fileno())
         part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    flush_folder(path.parent)
+    if flush:
+        flush_folder(path.parent)
     return path
 
 

@@ -75,30 +75,30 @@ class _Chart:
     def _add(self, part: Sketch | Omitted, depth: int) -> None:
         indent = "  " * depth
         if isinstance(part, Omitted):
-            self._shapes.append(f"{indent}n{part.number}([{_label(part.text)}])")
+            self._shapes.append(f"{indent}n{part.number}([{label(part.text)}])")
         elif part.holds:
             self._add_block(part, depth)
         else:
             left, right = ("[", "]") if part.function is None else ("[[", "]]")
-            lines = _label(*_step_lines(part))
+            lines = label(*_step_lines(part))
             self._shapes.append(f"{indent}n{part.number}{left}{lines}{right}")
 
     def _add_block(self, block: Sketch, depth: int) -> None:
         indent = "  " * depth
-        self._shapes.append(f"{indent}subgraph n{block.number}[{_label(block.name)}]")
+        self._shapes.append(f"{indent}subgraph n{block.number}[{label(block.name)}]")
         if depth == 1:  # else Mermaid turns a subgraph that nothing outside leads to
             self._shapes.append(f"{indent}  direction TB")
         if _forks(block):
-            self._shapes.append(f"{indent}  f{block.number}([{_label('side by side')}])")
+            self._shapes.append(f"{indent}  f{block.number}([{label('side by side')}])")
         for part in block.parts:
             self._add(part, depth + 1)
         if block.question is not None:
-            self._shapes.append(f"{indent}  d{block.number}{{{_label(block.question)}}}")
+            self._shapes.append(f"{indent}  d{block.number}{{{label(block.question)}}}")
         lines = [f"merge: {block.node.merge}"]
         if block.capture is not None:
             lines.append(f"captures {block.capture}")
         exit_id = f"m{block.number}"
-        self._shapes.append(f"{indent}  {exit_id}{{{{{_label(*lines)}}}}}")
+        self._shapes.append(f"{indent}  {exit_id}{{{{{label(*lines)}}}}}")
         self._shapes.append(f"{indent}end")
         self._exits.setdefault(block.node.merge, []).append(exit_id)
         self._join(block)
@@ -118,14 +118,14 @@ class _Chart:
                 self.edges.append(f"d{block.number} {_arrow(last)} {exit_id}")
                 continue
             if block.turns is not None:
-                first, again = _entry(block.parts[0]), _label(f"again {block.turns}")
+                first, again = _entry(block.parts[0]), label(f"again {block.turns}")
                 self.edges.append(f"{_exit(last)} {_arrow(last)}|{again}| {first}")
             self.edges.append(f"{_exit(last)} {_arrow(last)} {exit_id}")
 
     def _add_inputs(self, drawn: Sketch) -> None:
         given = ", ".join(known.name for known in inputs_of(drawn.node))
         if given:
-            self._shapes.insert(0, f"  inputs[/{_label('inputs', clip(given, 80))}/]")
+            self._shapes.insert(0, f"  inputs[/{label('inputs', clip(given, 80))}/]")
             self.edges.insert(0, f"inputs --> {_entry(drawn)}")
 
 
@@ -165,7 +165,8 @@ def _step_lines(step: Sketch) -> list[str]:
     return lines
 
 
-def _label(*lines: str) -> str:
+def label(*lines: str) -> str:
+    """Give these lines as a label in quotes; what could mean something to Mermaid is escaped."""
     return f'"{"<br/>".join(map(_escaped, lines))}"'
 
 

@@ -125,7 +125,7 @@ class Sight:
                 yield Inside(
                     model=record.model,
                     prompt=said(HumanMessage(record.prompt)),
-                    answer=record.response,
+                    answer=record.response if record.message is None else said(record.message),
                     error=None if record.error is None else dict(record.error),
                 )
 

@@ -16,15 +16,16 @@ from pydantic import BaseModel, ValidationError
 from mergepoint.core.errors import StepError
 from mergepoint.core.state import State
 from mergepoint.models.bound import shape_of
-from mergepoint.models.door import behind_door, identity
+from mergepoint.models.door import behind_door
+from mergepoint.models.identity import identity
+from mergepoint.models.look_up import look_up, looks_up
 from mergepoint.models.passage import CALL, ModelCall
 from mergepoint.models.view import View, view_of
-from mergepoint.record.answers import Asked
 from mergepoint.record.record import CallKey, prompt_message, response_message
 from mergepoint.record.request import setting_digest
 from mergepoint.run.facts import Facts, context_of
 from mergepoint.run.prompt import checked_prompt
-from mergepoint.run.recorder import METADATA, Recorder, recorders_of
+from mergepoint.run.recorder import METADATA, recorders_of
 from mergepoint.run.spending import Spending
 from mergepoint.tree.fold import Messages
 from mergepoint.tree.step import Content, Step
@@ -123,8 +124,11 @@ class StepCall:
             policy=self._step.policy,
         )
         for recorder in recorders:
-            if recorder.answers is not None or recorder.journal.keyed:
-                self._look_up(call, request, recorder)
+            if looks_up(recorder):
+                call.request = recorder.digests.request(
+                    self.setting, request.messages, lead=len(request.lead)
+                )
+                look_up(call, request.messages, recorder)
         about = {"path": path, "run": facts.run, "host": facts.host, "n": 0}
         if self._step.meta:
             about["meta"] = dict(self._step.meta)
@@ -133,26 +137,6 @@ class StepCall:
             "metadata": {**config.get("metadata", {}), METADATA: about},
         }
         return request, call, marked
-
-    def _look_up(self, call: ModelCall, request: Request, recorder: Recorder) -> None:
-        """Put the request's digest on the call, and the answer that is on record for it."""
-        call.request = recorder.digests.request(
-            self.setting, request.messages, lead=len(request.lead)
-        )
-        if recorder.answers is None or call.answer is not None:
-            return
-        asked = Asked(
-            path=request.key.full_path,
-            request=call.request,
-            prompt=request.prompt.content,
-            model=self._identity,
-            params=self._params,
-            context=len(request.base.messages),
-            lead=request.lead,
-        )
-        call.answer = recorder.answers.find(asked)
-        if call.answer is not None and recorder.answers.same_run:
-            call.journals = [one for one in call.journals if one is not recorder.journal]
 
     def _made(self, request: Request, call: ModelCall) -> Messages:
         if not call.entered:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 
 from langchain_core.language_models import BaseChatModel
@@ -85,7 +86,8 @@ class Calls:
 
     def _make(self, node: Step | Call, path: str) -> StepCall | FunctionCall:
         if isinstance(node, Call):
-            return FunctionCall(node, lambda model: self._model(model, path))
+            models = partial(self._model, path=path)
+            return FunctionCall(node, models, view=self._view, spending=self.spending)
         return StepCall(
             node, self._model(node.model, path), view=self._view, spending=self.spending
         )

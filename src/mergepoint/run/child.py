@@ -55,7 +55,7 @@ class Around:
         """Say whether the container goes on without the child."""
         if not isinstance(error, BudgetExceeded) or isinstance(self.node, Gate):
             return False
-        return keeps(self.place.at(facts.rounds), error)
+        return keeps(facts.path(self.place), error)
 
 
 class Child:
@@ -153,7 +153,7 @@ class LeafNode(Child, Runnable[Channels, Channels]):
     def kept(self, state: Channels, config: RunnableConfig) -> Messages:
         """Give what the node keeps of what it makes."""
         facts = Facts.off_wire(state["facts"])
-        path = self.place.at(facts.rounds)
+        path = facts.path(self.place)
         with located(self.node, path):
             made = self._call.invoke(path, view_in(state), facts, config)
             return merge(State(), self.node.merge, captured(self.node, made))
@@ -161,7 +161,7 @@ class LeafNode(Child, Runnable[Channels, Channels]):
     async def akept(self, state: Channels, config: RunnableConfig) -> Messages:
         """Give what the node keeps of what it makes."""
         facts = Facts.off_wire(state["facts"])
-        path = self.place.at(facts.rounds)
+        path = facts.path(self.place)
         with located(self.node, path):
             made = await self._call.ainvoke(path, view_in(state), facts, config)
             return merge(State(), self.node.merge, captured(self.node, made))
@@ -188,5 +188,5 @@ class Fused(Child, Runnable[Channels, Any]):
     async def _fold(self, state: Channels, config: RunnableConfig, *, sync: bool) -> Messages:
         facts = Facts.off_wire(state["facts"])
         engine = Live(self._calls, facts, config, sync=sync)
-        path = self.place.at(facts.rounds)
+        path = facts.path(self.place)
         return await fold(self.node, path, view_in(state), onto=State(), engine=engine)

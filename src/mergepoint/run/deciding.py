@@ -14,6 +14,7 @@ from langgraph.types import interrupt
 
 from mergepoint.core.errors import GateOpen, StepError
 from mergepoint.core.state import State
+from mergepoint.models.halt import HALT
 from mergepoint.record.answers import Asked
 from mergepoint.record.record import CallKey, CallRecord, now
 from mergepoint.record.request import Digests
@@ -36,17 +37,24 @@ def decide(
 ) -> Decision:
     """Give the decision at a gate: one on record, the gate's own function's, or the answerer's.
 
-    Where nobody answers it raises GateOpen, or with `interrupts` stops the graph it runs in.
+    Where nobody answers, or the answerer raises GateOpen, it raises GateOpen, or with `interrupts`
+    stops the graph it runs in.
     Raises StepError for an answer that does not fit.
     """
     asked = Asking(question, facts, config)
     if (known := asked.on_record()) is not None:
         return known
+    asked.check()
     answerer = asked.answerer(gate)
     if answerer is None:
         return asked.interrupted() if interrupts else asked.refused()
     asked.opened()
-    given = answerer(asked.shown())
+    try:
+        given = answerer(asked.shown())
+    except GateOpen:
+        if not interrupts:
+            raise
+        return asked.interrupted()
     if inspect.isawaitable(given):
         if inspect.iscoroutine(given):
             given.close()
@@ -66,14 +74,25 @@ async def adecide(
     asked = Asking(question, facts, config)
     if (known := asked.on_record()) is not None:
         return known
+    asked.check()
     answerer = asked.answerer(gate)
     if answerer is None:
         return asked.interrupted() if interrupts else asked.refused()
     asked.opened()
+    try:
+        given = await _answered(answerer, asked.shown())
+    except GateOpen:
+        if not interrupts:
+            raise
+        return asked.interrupted()
+    return asked.written(given)
+
+
+async def _answered(answerer: Answerer, question: Question) -> Any:
     if inspect.iscoroutinefunction(answerer):
-        return asked.written(await answerer(asked.shown()))
-    given = await asyncio.to_thread(answerer, asked.shown())
-    return asked.written(await given if inspect.isawaitable(given) else given)
+        return await answerer(question)
+    given = await asyncio.to_thread(answerer, question)
+    return await given if inspect.isawaitable(given) else given
 
 
 class Asking:
@@ -92,7 +111,8 @@ class Asking:
     def on_record(self) -> Decision | None:
         """Give the decision that stands on record, written to those journals that lack it."""
         question = self.question
-        asked = Asked(self._key.full_path, question.key, question.text, "", {}, 0)
+        path, key, text = self._key.full_path, question.key, question.text
+        asked = Asked(path, key, text, model="", params={}, context=0, kind="gate")
         for recorder in self._recorders:
             if recorder.answers is None:
                 continue
@@ -107,6 +127,11 @@ class Asking:
             self._settled(decision)
             return decision
         return None
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt in a run that was told to stop: nobody is asked any more."""
+        if (halt := HALT.get()) is not None:
+            halt.check()
 
     def opened(self) -> None:
         """Tell those who listen that somebody is asked."""

@@ -77,7 +77,7 @@ class Exit(Runnable[Channels, Any]):
         **kwargs: Any,
     ) -> Any:
         """Merge; in a parallel block first fold what the children kept, in declared order."""
-        path = self._place.at(input["facts"]["rounds"])
+        path = Facts.off_wire(input["facts"]).path(self._place)
         with located(self._block, path):
             if not self._parallel:
                 return self._leave(State.of(input.get("work") or (), input.get("captures") or {}))
@@ -163,7 +163,7 @@ class Decide(Runnable[Channels, Channels]):
     def _question(self, state: Channels) -> tuple[Facts, Question]:
         facts = Facts.off_wire(state["facts"])
         kept = State.of(state.get("work") or (), state.get("captures") or {})
-        return facts, question_of(self._gate, self._place.at(facts.rounds), kept)
+        return facts, question_of(self._gate, facts.path(self._place), kept)
 
 
 def _instead(made: Messages) -> Channels:
@@ -186,7 +186,7 @@ class Until(Runnable[Channels, Channels]):
     ) -> Channels:
         """Write whether the loop is over, and the number of the next iteration."""
         facts = Facts.off_wire(input["facts"])
-        path = self._place.at(facts.rounds)
+        path = facts.path(self._place)
         number = input.get("round") or 1
         with located(self._loop, path):
             if input.get("stopped") or self._loop.holds(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +18,7 @@ from langchain_core.messages import (
 from langchain_core.runnables import RunnableConfig
 
 from mergepoint.core.errors import Fault, TreeError, locate
-from mergepoint.core.path import SEPARATOR, join, nearest
+from mergepoint.core.path import SEPARATOR, Place, join, nearest
 from mergepoint.tree.block import REQUIRED, Input
 from mergepoint.tree.context import PromptContext
 from mergepoint.tree.fold import Messages
@@ -25,13 +26,16 @@ from mergepoint.tree.template import Reads
 
 RUN_ID = "mergepoint_run_id"
 SEED = "mergepoint_seed"
+THREAD = "thread_id"  # LangGraph's
+WITHIN = "__mergepoint_within"  # LangChain takes keys without the underscores into the metadata
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
     """The run's id, the prefix of a host graph, the seed, the inputs.
 
-    `rounds` are the iterations of the loops around, the outermost first.
+    `rounds` are the iterations of the loops around, the outermost first. `within` is the path of
+    the Call that the run is inside of, if it is: all paths of the run begin with it.
     """
 
     run: str
@@ -39,6 +43,16 @@ class Facts:
     seed: int = 0
     inputs: Mapping[str, Any] = field(default_factory=dict)
     rounds: tuple[int, ...] = ()
+    within: str = ""
+
+    def path(self, place: Place) -> str:
+        """Give the path of a place in this run."""
+        return join(self.within, place.at(self.rounds)) if self.within else place.at(self.rounds)
+
+    @property
+    def around(self) -> str:
+        """Give the path of what is around the run: the host's nodes, and the Call."""
+        return join(self.host, self.within) if self.within else self.host
 
     def on_wire(self) -> dict[str, Any]:
         """Give plain data, which a checkpointer can keep."""
@@ -48,12 +62,13 @@ class Facts:
             "seed": self.seed,
             "inputs": dict(self.inputs),
             "rounds": list(self.rounds),
+            "within": self.within,
         }
 
     @classmethod
     def off_wire(cls, data: Mapping[str, Any]) -> Facts:
         """Give facts back from plain data."""
-        return cls(data["run"], data["host"], data["seed"], data["inputs"], tuple(data["rounds"]))
+        return cls(**{**data, "rounds": tuple(data["rounds"])})
 
 
 def new_run_id() -> str:
@@ -105,22 +120,30 @@ def unused_run_id(run_id: str, path: str, messages: Iterable[BaseMessage]) -> st
 
     Ids of messages start with it, and hosts replace messages that share an id.
     """
-    stem, number, unused = f"{path}/", 1, run_id
+    return next(unused_run_ids(run_id, path, messages))
+
+
+def unused_run_ids(run_id: str, path: str, messages: Iterable[BaseMessage]) -> Iterator[str]:
+    """Give one id after the other of those for which the conversation holds no message."""
     taken = {str(message.id) for message in messages if message.id}
-    while any(name.startswith(f"{unused}/{stem}") for name in taken):
-        number += 1
-        unused = f"{run_id}.{number}"
-    return unused
+    for number in itertools.count(1):
+        unused = run_id if number == 1 else f"{run_id}.{number}"
+        if not any(name.startswith(f"{unused}/{path}/") for name in taken):
+            yield unused
 
 
 def facts_from(config: RunnableConfig, *, inputs: Mapping[str, Any], scope: str = "") -> Facts:
     """Give the facts of a run that starts in a graph with this config."""
     options = config.get("configurable", {})
+    host, call, around = options.get(WITHIN, ("", "", 0))
+    names = node_names(config.get("metadata", {}))[around:-1] + ([scope] if scope else [])
+    nodes = SEPARATOR.join(names)
     return Facts(
         run=options.get(RUN_ID) or new_run_id(),
-        host=join(host_prefix(config), scope) if scope else host_prefix(config),
+        host=host if call else nodes,
         seed=options.get(SEED, 0),
         inputs=inputs,
+        within=SEPARATOR.join([call, *names]) if call else "",
     )
 
 
@@ -137,12 +160,15 @@ def context_of(path: str, base: Messages, facts: Facts, reads: Reads | None) -> 
     )
 
 
-def host_prefix(config: RunnableConfig) -> str:
-    """Give the names of the host's nodes around a root, read once from the engine's namespace.
+def within(config: RunnableConfig, host: str, path: str) -> RunnableConfig:
+    """Give the config for what runs inside of the Call at a path.
 
-    Its last name is the root's own.
+    A run that starts there takes its names from the engine's namespace as those around a root are
+    read, but from the Call on: the Call's path stands for the nodes around it.
     """
-    return SEPARATOR.join(node_names(config.get("metadata", {}))[:-1])
+    around = len(node_names(config.get("metadata", {})))
+    options = {**config.get("configurable", {}), WITHIN: (host, path, around)}
+    return {**config, "configurable": options}
 
 
 def node_names(metadata: Mapping[str, Any]) -> list[str]:

@@ -4,99 +4,100 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import set_config_context
-from langgraph.errors import GraphBubbleUp
 from langgraph.pregel import Pregel
 
+from mergepoint.models.aside import in_time
+from mergepoint.models.landing import awaited_in_time
+from mergepoint.models.scope import Scope
+from mergepoint.models.view import View
 from mergepoint.record.answers import Asked
-from mergepoint.record.record import CallKey, CallRecord, error_of, now
+from mergepoint.record.record import CallKey, CallRecord
 from mergepoint.record.request import call_digest
-from mergepoint.run.facts import Facts, context_of
+from mergepoint.run.execution import Execution, Prepared
+from mergepoint.run.facts import Facts, context_of, within
 from mergepoint.run.outcome import Outcome, outcome_of
-from mergepoint.run.recorder import METADATA, Event, Recorder, recorders_of
+from mergepoint.run.recorder import METADATA, Recorder, recorders_of, with_recorder
+from mergepoint.run.spending import Spending
 from mergepoint.tree.call import Call
 from mergepoint.tree.context import CallContext, PromptContext
 from mergepoint.tree.fold import Messages
 from mergepoint.tree.template import Reads, Template, declared_reads
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    key: CallKey
-    context: CallContext
-    args: Mapping[str, Any] | None
-    request: str
-    config: RunnableConfig
-    recorders: Sequence[Recorder]
-
-
 class FunctionCall:
     """A Call that can be run at any path. Made once, used in every run.
 
-    Its whole execution is one record. Model calls inside of it are recorded too, under its path
-    and as `inner`, and are made again when it is.
+    Its whole execution is one record. Models inside of it, under its path and as `inner`, are on
+    record too; those that its context gives pass the door, and are not asked again.
     """
 
-    def __init__(self, call: Call, models: Callable[[Any], Any]) -> None:
+    def __init__(
+        self,
+        call: Call,
+        models: Callable[[Any], Any],
+        *,
+        view: View | None,
+        spending: Spending,
+    ) -> None:
         self._call = call
         self._models = models
+        self._view = view
+        self._spending = spending
         self._label = call.label
 
     def invoke(self, path: str, base: Messages, facts: Facts, config: RunnableConfig) -> Messages:
         """Give what the call makes: its messages, and its captured result."""
         asked = self._prepared(path, base, facts, config)
-        if (record := self._known(asked)) is not None:
-            return record.made(self._call.capture_key)
-        self._tell(asked, "start")
-        started = now()
-        try:
-            result = self._run(asked, base)
-            if inspect.isawaitable(result):
-                result = _awaited(result)
-            outcome = outcome_of(result, base.messages, speaks=self._call.merge != "none")
-        except GraphBubbleUp:
-            raise
-        except BaseException as error:
-            self._failed(asked, started, error)
-            raise
-        return self._done(asked, started, outcome)
+        record = self._known(asked)
+        if record is None:
+            asked.tell("start")
+            for execution in asked.executions():
+                execution.pause()
+                with execution, execution.scope:
+                    run = partial(self._run, asked, execution, base)
+                    execution.made(self._outcome(in_time(run, asked.limits), base))
+            record = execution.record
+        return record.made(self._call.capture_key)
 
     async def ainvoke(
         self, path: str, base: Messages, facts: Facts, config: RunnableConfig
     ) -> Messages:
         """Give what the call makes: its messages, and its captured result."""
         asked = self._prepared(path, base, facts, config)
-        if (record := self._known(asked)) is not None:
-            return record.made(self._call.capture_key)
-        self._tell(asked, "start")
-        started = now()
-        try:
-            result = await self._arun(asked, base)
-            outcome = outcome_of(result, base.messages, speaks=self._call.merge != "none")
-        except GraphBubbleUp:
-            raise
-        except BaseException as error:
-            self._failed(asked, started, error)
-            raise
-        return self._done(asked, started, outcome)
+        record = self._known(asked)
+        if record is None:
+            asked.tell("start")
+            for execution in asked.executions():
+                await execution.apause()
+                with execution:
+                    async with execution.scope:
+                        run = self._arun(asked, execution, base)
+                        result = await awaited_in_time(run, asked.limits)
+                        execution.made(self._outcome(result, base))
+            record = execution.record
+        return record.made(self._call.capture_key)
+
+    def _outcome(self, result: Any, base: Messages) -> Outcome:
+        return outcome_of(result, base.messages, speaks=self._call.merge != "none")
 
     def _prepared(
         self, path: str, base: Messages, facts: Facts, config: RunnableConfig
-    ) -> _Prepared:
+    ) -> Prepared:
         recorders = recorders_of(config)
         key = CallKey(facts.run, facts.host, path)
         plain = context_of(path, base, facts, self._call.reads)
         context = CallContext(
             **{name: getattr(plain, name) for name in PromptContext.__dataclass_fields__},
             call_id=f"{facts.run}/{key.full_path}",
-            models=self._models,
         )
         for required in context.reads.required:
             context.read(required)
@@ -104,7 +105,21 @@ class FunctionCall:
         request = self._digest(context, base, facts, args, recorders)
         about = {"path": path, "run": facts.run, "host": facts.host, "inside": True}
         metadata = {**config.get("metadata", {}), METADATA: about}
-        return _Prepared(key, context, args, request, {**config, "metadata": metadata}, recorders)
+        config = {**within(config, facts.host, path), "metadata": metadata}
+        if not recorders and self._spending.limited:  # who hears of models that pass no door
+            config = with_recorder(config, Recorder())
+        return Prepared(
+            call=self._call,
+            key=key,
+            context=context,
+            args=args,
+            request=request,
+            config=config,
+            recorders=recorders,
+            purse=self._spending.purse(facts, recorders),
+            view=self._view,
+            models=self._models,
+        )
 
     def _filled(self, args: Mapping[str, Any], context: CallContext) -> dict[str, Any]:
         """Give the arguments with what their templates read."""
@@ -139,9 +154,17 @@ class FunctionCall:
             given = [seen, dict(facts.inputs)]
         return call_digest(self._label, self._call.version, given)
 
-    def _known(self, asked: _Prepared) -> CallRecord | None:
+    def _known(self, asked: Prepared) -> CallRecord | None:
         """Give the record that stands in for the call, written to those journals that lack it."""
-        question = Asked(asked.key.full_path, asked.request, "", self._label, asked.args or {}, 0)
+        question = Asked(
+            path=asked.key.full_path,
+            request=asked.request,
+            prompt="",
+            model=self._label,
+            params=asked.args or {},
+            context=0,
+            kind="call",
+        )
         for recorder in asked.recorders:
             if recorder.answers is None:
                 continue
@@ -152,83 +175,47 @@ class FunctionCall:
             for other in asked.recorders:
                 if other is not recorder or not recorder.answers.same_run:
                     other.journal.append(record)
-            self._tell(asked, "start")
-            self._tell(asked, "end", record.response)
+            asked.tell("start")
+            asked.tell("end", record.response)
             return record
         return None
 
-    def _run(self, asked: _Prepared, base: Messages) -> Any:
+    def _run(self, asked: Prepared, execution: Execution, base: Messages) -> Any:
         target: Any = self._call.target
         if isinstance(target, Runnable):
             return target.invoke(self._input(asked, base), asked.config)
         with set_config_context(asked.config) as context:
-            return context.run(self._applied, target, asked)
+            result = context.run(self._applied, target, asked, execution.context)
+            if not inspect.isawaitable(result):
+                return result
+            return context.run(_awaited, result, execution.scope)
 
-    async def _arun(self, asked: _Prepared, base: Messages) -> Any:
+    async def _arun(self, asked: Prepared, execution: Execution, base: Messages) -> Any:
         target: Any = self._call.target
         if isinstance(target, Runnable):
             return await target.ainvoke(self._input(asked, base), asked.config)
+        loop = asyncio.get_running_loop()
         with set_config_context(asked.config) as context:
-            if not inspect.iscoroutinefunction(target):
-                work = asyncio.get_running_loop().run_in_executor(
-                    None, context.run, self._applied, target, asked
-                )
-                result = await work
-                return await result if inspect.isawaitable(result) else result
-            task = asyncio.get_running_loop().create_task(
-                self._applied(target, asked), context=context
-            )
-            return await task
+            applied = partial(self._applied, target, asked, execution.context)
+            if inspect.iscoroutinefunction(target):
+                return await loop.create_task(applied(), context=context)
+            result = await loop.run_in_executor(None, context.run, applied)
+            if not inspect.isawaitable(result):
+                return result
+            return await loop.create_task(_waited(result), context=context)
 
-    def _applied(self, target: Callable[..., Any], asked: _Prepared) -> Any:
+    def _applied(self, target: Callable[..., Any], asked: Prepared, given: CallContext) -> Any:
         if asked.args is None:
-            return target(asked.context)
+            return target(given)
         wants = inspect.signature(target).parameters
-        extra = {"ctx": asked.context} if "ctx" in wants and "ctx" not in asked.args else {}
+        extra = {"ctx": given} if "ctx" in wants and "ctx" not in asked.args else {}
         return target(**_copied(asked.args), **extra)
 
-    def _input(self, asked: _Prepared, base: Messages) -> Any:
+    def _input(self, asked: Prepared, base: Messages) -> Any:
         if asked.args is not None:
             return _copied(asked.args)
         copies = [message.model_copy(deep=True) for message in base.messages]
         return {"messages": copies} if isinstance(self._call.target, Pregel) else copies
-
-    def _done(self, asked: _Prepared, started: float, outcome: Outcome) -> Messages:
-        record = self._record(asked, started, None, outcome)
-        for recorder in asked.recorders:
-            recorder.journal.append(record)
-        self._tell(asked, "end", outcome.text)
-        return record.made(self._call.capture_key)
-
-    def _failed(self, asked: _Prepared, started: float, error: BaseException) -> None:
-        record = self._record(asked, started, error, Outcome(None, ()))
-        for recorder in asked.recorders:
-            recorder.journal.append(record)
-        self._tell(asked, "error", str(error))
-
-    def _tell(
-        self, asked: _Prepared, kind: Literal["start", "end", "error"], text: str = ""
-    ) -> None:
-        for recorder in asked.recorders:
-            recorder.tell(Event(kind, asked.key.path, asked.key.host, self._label, text, of="call"))
-
-    def _record(
-        self, asked: _Prepared, started: float, error: BaseException | None, outcome: Outcome
-    ) -> CallRecord:
-        return CallRecord(
-            key=asked.key,
-            prompt="",
-            params=asked.args or {},
-            model=self._label,
-            started=started,
-            ended=now(),
-            request=asked.request,
-            error=None if error is None else error_of(error),
-            kind="call",
-            response=outcome.text,
-            value=outcome.value,
-            messages=outcome.messages,
-        )
 
 
 def _copied(value: Any) -> Any:
@@ -240,11 +227,19 @@ def _copied(value: Any) -> Any:
     return value
 
 
-def _awaited(work: Any) -> Any:
+def _awaited(work: Awaitable[Any], scope: Scope) -> Any:
     """Wait for an async function in sync work, also where an event loop runs already."""
-
-    async def wait() -> Any:
-        return await work
-
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(copy_context().run, asyncio.run, wait()).result()
+        return thread.submit(copy_context().run, asyncio.run, _ended(work, scope)).result()
+
+
+async def _ended(work: Awaitable[Any], scope: Scope) -> Any:
+    """Wait for work, and for calls it left in flight, which the end of their loop would cancel."""
+    try:
+        return await work
+    finally:
+        await scope.aend()
+
+
+async def _waited(work: Awaitable[Any]) -> Any:
+    return await work

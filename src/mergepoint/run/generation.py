@@ -13,8 +13,6 @@ from langchain_core.messages import BaseMessage, convert_to_messages
 from mergepoint.core.errors import MergepointError, StepError
 from mergepoint.models.prices import Price
 from mergepoint.models.view import View
-from mergepoint.record.file_store import JOURNAL, FileStore
-from mergepoint.record.lines import JournalError
 from mergepoint.record.record import CallRecord
 from mergepoint.record.store import RunJournal, Store
 from mergepoint.record.store_at import store_at
@@ -24,20 +22,22 @@ from mergepoint.run.context import RunContext
 from mergepoint.run.deciding import by_path
 from mergepoint.run.graph import Form
 from mergepoint.run.journaled import (
+    EXCLUSIVE,
+    Given,
+    Journaling,
+    Origin,
     end_journal,
-    replay_journal,
-    resume_journal,
-    reuse_journal,
-    start_journal,
+    hold_journal,
+    named_run,
 )
 from mergepoint.run.runner import ChatRunner
-from mergepoint.run.spending import Spending
 from mergepoint.tree.budget import Budget
 from mergepoint.tree.check import as_tree
 from mergepoint.tree.decision import Answerer
 from mergepoint.tree.node import Node, root_path
 
 TRANSCRIPT = "transcript.json"
+Run = Path | str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +54,6 @@ class Generation:
     usage: Mapping[str, Any]
     path_of_run: Path | None
     transcript: Transcript
-
-
-@dataclass(frozen=True, slots=True)
-class _Origin:
-    """The run that another one goes on from."""
-
-    resume: Path | str | None
-    reuse: Path | str | None
-    replay: Path | str | None
-
-    def __post_init__(self) -> None:
-        if len([way for way in (self.resume, self.reuse, self.replay) if way is not None]) > 1:
-            raise StepError("resume, reuse and replay exclude each other; give one")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +81,7 @@ def run_generation(
     answerer: Answerer | Mapping[str, Any] | None = None,
     budget: Budget | Mapping[str, Any] | None = None,
     prices: Mapping[str, Price] | None = None,
+    runner: ChatRunner | None = None,
 ) -> Generation:
     """Run a tree and write `<runs>/<run_id>/` with journal.jsonl and transcript.json.
 
@@ -112,18 +100,20 @@ def run_generation(
 
     `budget` (a Budget or a mapping of its fields) is for the whole run: of a resumed one what it
     used before counts, answers that were taken over do not. `prices` stand over those of
-    genai-prices, by `provider:name` or glob.
+    genai-prices, by `provider:name` or glob. A `runner` of one's own compiles each tree once for
+    many runs, and stands for `model`, `form`, `view`, `budget` and `prices`.
 
     Raises what a step raises, with `ctx.error` set; TreeError for a tree that differs from the
     one to be resumed, and for models without a price under a budget in USD; BudgetExceeded;
     ReplayMiss for a call that is not on record; JournalError for a journal
     that cannot be read or is being written.
     """
-    origin = _Origin(resume, reuse, replay)
-    runner = ChatRunner(model, form=form, view=view, budget=budget, prices=prices)
-    calls = Calls(model, view=view, spending=Spending(budget, prices))
+    origin = Origin(reuse, replay)
+    runner = _runner(runner) or ChatRunner(
+        model, form=form, view=view, budget=budget, prices=prices
+    )
     ctx = _given(ctx, inputs, messages, answerer, resumed=resume is not None)
-    home = _prepared(tree, calls, ctx, store_at(runs), origin)
+    home = _prepared(tree, runner.calls(), ctx, store_at(runs), origin, resume)
     try:
         runner.run(ctx, tree)
     finally:
@@ -147,18 +137,26 @@ async def arun_generation(
     answerer: Answerer | Mapping[str, Any] | None = None,
     budget: Budget | Mapping[str, Any] | None = None,
     prices: Mapping[str, Price] | None = None,
+    runner: ChatRunner | None = None,
 ) -> Generation:
     """Do what `run_generation` does, on an event loop."""
-    origin = _Origin(resume, reuse, replay)
-    runner = ChatRunner(model, form=form, view=view, budget=budget, prices=prices)
-    calls = Calls(model, view=view, spending=Spending(budget, prices))
+    origin = Origin(reuse, replay)
+    runner = _runner(runner) or ChatRunner(
+        model, form=form, view=view, budget=budget, prices=prices
+    )
     ctx = _given(ctx, inputs, messages, answerer, resumed=resume is not None)
-    home = _prepared(tree, calls, ctx, store_at(runs), origin)
+    home = _prepared(tree, runner.calls(), ctx, store_at(runs), origin, resume)
     try:
         await runner.arun(ctx, tree)
     finally:
         _finish(ctx, home)
     return _result(ctx, home)
+
+
+def _runner(runner: ChatRunner | None) -> ChatRunner | None:
+    if runner is not None and runner.journaled:
+        raise StepError("a runner for run_generation has no journal: `runs` says where it goes")
+    return runner
 
 
 def _given(
@@ -182,43 +180,41 @@ def _given(
     return ctx
 
 
-def _prepared(tree: Node, calls: Calls, ctx: RunContext, store: Store, origin: _Origin) -> _Home:
+def _prepared(
+    tree: Node, calls: Calls, ctx: RunContext, store: Store, origin: Origin, resume: Run
+) -> _Home:
     """Open the journal of a run, and let the context know what is on record."""
     path = root_path(as_tree(tree))
-    if origin.resume is not None:
-        store, run_id = _named(store, origin.resume)
-        journal = resume_journal(ctx, tree, calls.made_for(tree, path), store, run_id)
+    if resume is not None:
+        if origin:
+            raise StepError(EXCLUSIVE)
+        store, run_id = named_run(store, resume)
+        journal = Journaling(store, tree, path, calls.made_for(tree, path)).go_on(run_id)
+        header = journal.header
+        ctx.run_id, ctx.inputs = header.run_id, dict(header.inputs)
+        ctx.messages = list(header.messages)
+        hold_journal(ctx, journal, None)
         return _Home(journal, store, store.folder_of(run_id))
-    if origin.reuse is not None:
-        reuse_journal(ctx, *_named(store, origin.reuse))
-    if origin.replay is not None:
-        replay_journal(ctx, *_named(store, origin.replay))
-    folder = store.folder_of(ctx.run_id_for(tree))
+    answers = origin.answers(store)
+    run_id = ctx.run_id_for(tree)
+    folder = store.folder_of(run_id)
     try:
-        journal = start_journal(ctx, tree, calls.made_for(tree, path), store)
+        given = Given(
+            run_id=run_id,
+            created_at=ctx.created_at,
+            seed=ctx.seed,
+            messages=ctx.messages,
+            inputs=ctx.inputs,
+        )
+        journal = Journaling(store, tree, path, calls.made_for(tree, path)).begin(given)
     except MergepointError as error:
         ctx.begin(tree, ctx.inputs)
         ctx.fail(error)
-        if folder is not None and not (folder / JOURNAL).exists():  # that would be another run's
+        if folder is not None and not store.has(run_id):  # that would be another run's
             write_transcript(ctx.transcript(), folder / TRANSCRIPT, redact=store.redact)
         raise
+    hold_journal(ctx, journal, answers)
     return _Home(journal, store, folder)
-
-
-def _named(store: Store, run: Path | str) -> tuple[Store, str]:
-    """Give store and id of a run that is named by its folder or by its id.
-
-    Raises JournalError for a folder without a journal.
-    """
-    folder = Path(run)
-    if (folder / JOURNAL).is_file():
-        folder = folder if folder.name not in ("", "..") else folder.resolve()
-        return FileStore(folder.parent, sync=store.sync, redact=store.redact), folder.name
-    if len(folder.parts) > 1:
-        raise JournalError(
-            f"{folder} is no folder with a {JOURNAL}; give a run's folder, or its id in {store}"
-        )
-    return store, str(run)
 
 
 def _finish(ctx: RunContext, home: _Home) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from langchain_core.language_models import BaseChatModel
@@ -23,11 +24,15 @@ from mergepoint.core.errors import TreeError
 from mergepoint.core.path import Place, nearest
 from mergepoint.models.prices import Price
 from mergepoint.models.view import View, view_problem
+from mergepoint.record.store import Store
+from mergepoint.record.store_at import store_at
 from mergepoint.run.calls import Calls
 from mergepoint.run.channels import DECIDE, EXIT, UNTIL
 from mergepoint.run.child import Around, Fused, LeafNode
 from mergepoint.run.exits import Decide, Exit, Until, fan_out
+from mergepoint.run.journaled import Journaling, Origin
 from mergepoint.run.nodes import Enter, EnterIteration, Root, RootNode
+from mergepoint.run.rooted import Rooted
 from mergepoint.run.spending import Spending
 from mergepoint.run.states import (
     BlockBase,
@@ -68,6 +73,9 @@ def compile_graph(
     view: View | None = None,
     budget: Budget | Mapping[str, Any] | None = None,
     prices: Mapping[str, Price] | None = None,
+    journal: Path | str | Store | None = None,
+    reuse: Path | str | None = None,
+    replay: Path | str | None = None,
 ) -> Graph:
     """Compile a tree to a LangGraph graph that takes and gives what any chat graph does.
 
@@ -83,15 +91,25 @@ def compile_graph(
     run has the whole `budget`; `prices` stand over those of genai-prices, by `provider:name` or
     glob.
 
-    Raises TreeError that lists every fault of the tree, and StepError for a model that cannot
-    be had.
+    With a `journal` (a folder, the URL of a database, or a store) each run is written there as it
+    happens, under its run's id (`configurable["mergepoint_run_id"]`), else its thread's. A run
+    that is there and was given the same goes on: no call that is on record is made again. A new
+    one takes over what another was answered (`reuse`), or every answer (`replay`, which also
+    works without a journal); both name a run by its id in the journal's store, or by its folder.
+
+    Raises TreeError that lists every fault of the tree, StepError for a model that cannot be had,
+    and what `store_at` raises.
     """
     _check_options(form, returns, view)
     checked(tree)
     path = at or root_path(tree)
     part = find(tree, path)
     spending = Spending(budget, prices)
-    compiler = _Compiler(Calls(model, view=view, spending=spending).made_for(part, path), form)
+    origin = Origin(reuse, replay)
+    store = None if journal is None else store_at(journal)
+    calls = Calls(model, view=view, spending=spending).made_for(part, path)
+    journaling = None if store is None else Journaling(store, part, path, calls)
+    compiler = _Compiler(calls, form)
     root = compiler.node(part, Place(path), None)
     builder: StateGraph[Any, Any, Any, Any]
     if returns == "delta":
@@ -99,7 +117,7 @@ def compile_graph(
     else:
         builder = StateGraph(Conversation, input_schema=Given, output_schema=Result)
     name = path.rpartition("/")[2]
-    node: Any = RootNode(root, needs_of(tree, path))
+    node: Any = RootNode(root, needs_of(tree, path), Rooted(path, spending, journaling, origin))
     builder.add_node(name, node)
     builder.add_edge(START, name)
     builder.add_edge(name, END)

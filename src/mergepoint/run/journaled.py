@@ -1,79 +1,182 @@
-"""Journaled runs: what a run's journal starts with, and how another run goes on from it."""
+"""Journaled runs: a run's journal is begun or gone on with, and where it takes answers from."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from mergepoint.core.errors import Fault, TreeError
-from mergepoint.record.answers import Replayed, Resumed, Reused
+from mergepoint.core.errors import StepError, TreeError
+from mergepoint.record.answers import Answers, Replayed, Resumed, Reused
+from mergepoint.record.file_store import JOURNAL, FileStore
 from mergepoint.record.header import RunHeader
 from mergepoint.record.journal import MemoryJournal
 from mergepoint.record.lines import JournalError
-from mergepoint.record.request import call_digest
+from mergepoint.record.request import Digests
 from mergepoint.record.store import RunJournal, Store
 from mergepoint.run.calls import Calls
 from mergepoint.run.context import RunContext
 from mergepoint.run.facts import whole_messages
-from mergepoint.tree.call import Call
-from mergepoint.tree.node import Node, root_path, walk
+from mergepoint.run.statics import changes, statics
+from mergepoint.tree.node import Node
 from mergepoint.tree.outline import outline
-from mergepoint.tree.step import Step
-from mergepoint.tree.template import Template
+
+EXCLUSIVE = "resume, reuse and replay exclude each other; give one"
 
 
-def start_journal(ctx: RunContext, tree: Node, calls: Calls, store: Store) -> RunJournal:
-    """Begin the journal of a new run, and let the context's recorder write to it."""
-    header = RunHeader(
-        run_id=ctx.run_id_for(tree),
-        created_at=ctx.created_at,
-        seed=ctx.seed,
-        inputs=dict(ctx.inputs),
-        messages=tuple(whole_messages(ctx.messages)),
-        tree=outline(tree),
-        requests=statics(tree, calls),
-    )
-    journal = store.create(header)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What a run begins with."""
+
+    run_id: str
+    created_at: datetime
+    seed: int
+    messages: Sequence[BaseMessage]
+    inputs: Mapping[str, Any]
+
+    def differs(self, header: RunHeader) -> list[str]:
+        """Name what a run on record was given otherwise; what was hidden there is not compared.
+
+        Ids of messages do not count: a graph gives new ones to messages without.
+        """
+        said = Digests()
+        asked, known = (
+            [said.of(message) for message in messages]
+            for messages in (whole_messages(self.messages), header.messages)
+        )
+        same = {
+            "inputs": said.state((), self.inputs) == said.state((), header.inputs),
+            "messages": asked == known,
+            "seed": self.seed == header.seed,
+        }
+        return [
+            name for name, same_there in same.items() if not same_there | (name in header.masked)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The run that another takes answers from, by its folder, or by its id in the same store."""
+
+    reuse: Path | str | None = None
+    replay: Path | str | None = None
+
+    def __post_init__(self) -> None:
+        if self.reuse is not None and self.replay is not None:
+            raise StepError(EXCLUSIVE)
+
+    def __bool__(self) -> bool:
+        return self.reuse is not None or self.replay is not None
+
+    def answers(self, store: Store | None) -> Answers | None:
+        """Give the answers on record there. Raises JournalError where there is no such run."""
+        named = self.replay if self.replay is not None else self.reuse
+        if named is None:
+            return None
+        store, run_id = named_run(store, named)
+        records = store.read(run_id)[1]
+        return Reused(records) if self.replay is None else Replayed(records)
+
+
+@dataclass(frozen=True, slots=True)
+class Journaling:
+    """The journals of one tree's runs: the store, the root and its path, the calls below it."""
+
+    store: Store
+    tree: Node
+    path: str
+    calls: Calls
+
+    def begin(self, given: Given) -> RunJournal:
+        """Begin the journal of a new run. Raises JournalError where its id was used before."""
+        header = RunHeader(
+            run_id=given.run_id,
+            created_at=given.created_at,
+            seed=given.seed,
+            inputs=dict(given.inputs),
+            messages=tuple(whole_messages(given.messages)),
+            tree=outline(self.tree, self.path),
+            requests=statics(self.tree, self.path, self.calls),
+        )
+        return self.store.create(header)
+
+    def go_on(self, run_id: str, given: Given | None = None) -> RunJournal:
+        """Go on with the journal of a run.
+
+        Raises TreeError, with the paths that differ, for a tree that is not the one that the run
+        began with; Other where it was given something else; JournalError where what it was
+        given is not on record as it was.
+        """
+        journal = self.store.open(run_id)
+        header = journal.header
+        try:
+            if given is not None and (names := given.differs(header)):
+                raise Other(
+                    f"run {run_id!r} in {self.store} began with other {' and '.join(names)}; give "
+                    "it the same to go on with it, or give the new run another id"
+                )
+            if header.masked:
+                raise JournalError(
+                    f"run {run_id!r} in {self.store} cannot be resumed: its "
+                    f"{' and '.join(header.masked)} held what was hidden before it was written; "
+                    "begin a new run that is given them again and reuses what is on record "
+                    "(--reuse)"
+                )
+            if faults := changes(header, self.tree, self.path, self.calls):
+                raise TreeError(faults)
+        except BaseException:
+            journal.close()
+            raise
+        return journal
+
+    def either(self, given: Given) -> RunJournal:
+        """Begin a run; where one of its id was given the same, go on with it."""
+        if self.store.has(given.run_id):
+            return self.go_on(given.run_id, given)
+        return self.begin(given)
+
+
+class Other(StepError):
+    """A run of the same id that was given something else."""
+
+
+def named_run(store: Store | None, run: Path | str) -> tuple[Store, str]:
+    """Give store and id of a run that is named by its folder or by its id.
+
+    Raises JournalError for a folder without a journal.
+    """
+    folder = Path(run)
+    if (folder / JOURNAL).is_file():
+        folder = folder if folder.name not in ("", "..") else folder.resolve()
+        if store is None:
+            return FileStore(folder.parent), folder.name
+        return FileStore(folder.parent, sync=store.sync, redact=store.redact), folder.name
+    if store is None:
+        raise JournalError(
+            f"{folder} is no folder with a {JOURNAL}; "
+            "give a run's folder, or its id beside journal="
+        )
+    if len(folder.parts) > 1:
+        raise JournalError(
+            f"{folder} is no folder with a {JOURNAL}; give a run's folder, or its id in {store}"
+        )
+    return store, str(run)
+
+
+def hold_journal(ctx: RunContext, journal: RunJournal, answers: Answers | None) -> None:
+    """Let a context's recorder write to a run's journal.
+
+    What is on record there stands in for calls; in a new run the answers do.
+    """
+    header, records = journal.header, journal.records
+    ctx.seed, ctx.created_at = header.seed, header.created_at
     ctx.earlier = ctx.recorder.journal.records
     ctx.recorder.journal = journal
-    return journal
-
-
-def resume_journal(
-    ctx: RunContext, tree: Node, calls: Calls, store: Store, run_id: str
-) -> RunJournal:
-    """Go on with a run: the context gets its id, seed, time, inputs and messages back.
-
-    Calls that are on record are not made again. Raises TreeError, with the paths that differ,
-    for a tree that is not the one that the run began with; JournalError where what the run was
-    given is not on record as it was.
-    """
-    journal = store.open(run_id)
-    header = journal.header
-    try:
-        if header.masked:
-            raise JournalError(
-                f"run {run_id!r} in {store} cannot be resumed: its {' and '.join(header.masked)} "
-                "held what was hidden before it was written; begin a new run that is given them "
-                "again and reuses what is on record (--reuse)"
-            )
-        if faults := changes(header, tree, calls):
-            raise TreeError(faults)
-    except BaseException:
-        journal.close()
-        raise
-    ctx.run_id = header.run_id
-    ctx.created_at = header.created_at
-    ctx.seed = header.seed
-    ctx.inputs = dict(header.inputs)
-    ctx.messages = list(header.messages)
-    ctx.recorder.journal = journal
-    ctx.recorder.answers = Resumed(journal.records)
-    return journal
+    ctx.recorder.answers = Resumed(records) if records else answers
 
 
 def end_journal(ctx: RunContext, journal: RunJournal) -> None:
@@ -82,69 +185,3 @@ def end_journal(ctx: RunContext, journal: RunJournal) -> None:
     ctx.recorder.journal = MemoryJournal([*ctx.earlier, *journal.records])
     ctx.earlier = ()
     ctx.recorder.answers = None
-
-
-def reuse_journal(ctx: RunContext, store: Store, run_id: str) -> None:
-    """Take the answers of another run for what is asked again, by path or by request alone."""
-    ctx.recorder.answers = Reused(store.read(run_id)[1])
-
-
-def replay_journal(ctx: RunContext, store: Store, run_id: str) -> None:
-    """Take every answer from another run; what is not on record raises ReplayMiss."""
-    ctx.recorder.answers = Replayed(store.read(run_id)[1])
-
-
-def changes(header: RunHeader, tree: Node, calls: Calls) -> list[Fault]:
-    """Give what differs between a tree and the one that a run began with, by path."""
-    now, before = statics(tree, calls), header.requests
-    way_out = "; begin a new run that reuses what still fits (--reuse)"
-    faults = [
-        Fault(path, f"is another step than the run began with{way_out}")
-        for path in now
-        if path in before and now[path] != before[path]
-    ]
-    faults += [Fault(path, f"is new since the run began{way_out}") for path in now.keys() - before]
-    faults += [Fault(path, f"is gone since the run began{way_out}") for path in before - now.keys()]
-    if not faults and outline(tree) != header.tree:
-        faults.append(Fault(root_path(tree), f"merges or captures differ{way_out}"))
-    return faults
-
-
-def statics(tree: Node, calls: Calls) -> dict[str, str]:
-    """Give a digest of what is static in each step: its texts, and how its model is called.
-
-    A prompt function counts by its qualified name: what it says is seen only when it is called.
-    """
-    return {
-        path: _digest(node, calls.setting(node, path))
-        if isinstance(node, Step)
-        else call_digest(node.label, node.version, _args(node))
-        for path, node in walk(tree)
-        if isinstance(node, Step | Call)
-    }
-
-
-def _args(call: Call) -> Any:
-    return None if call.args is None else {name: _value(arg) for name, arg in call.args.items()}
-
-
-def _value(arg: Any) -> Any:
-    return _source(arg) if isinstance(arg, Template) else arg
-
-
-def _digest(step: Step, setting: bytes) -> str:
-    examples = [
-        [example.type, example.content] if isinstance(example, BaseMessage) else list(example)
-        for example in step.examples
-    ]
-    said: list[Any] = [setting.hex(), _source(step.prompt), _source(step.system), examples]
-    return hashlib.blake2b(json.dumps(said).encode(), digest_size=16).hexdigest()
-
-
-def _source(text: str | Template | Callable[..., Any] | None) -> Any:
-    if isinstance(text, Template):
-        return {"template": text.text, "defaults": dict(text.defaults)}
-    if text is None or isinstance(text, str):
-        return text
-    kind: Any = text if hasattr(text, "__qualname__") else type(text)
-    return {"function": f"{kind.__module__}.{kind.__qualname__}"}

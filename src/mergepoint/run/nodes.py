@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
@@ -20,12 +19,13 @@ from mergepoint.run.channels import (
 )
 from mergepoint.run.child import Around, Child, Fused, LeafNode
 from mergepoint.run.facts import (
+    Facts,
     facts_from,
     given_inputs,
-    unused_run_id,
     whole_messages,
 )
 from mergepoint.run.recorder import recorders_of
+from mergepoint.run.rooted import Rooted
 from mergepoint.run.siblings import SIBLINGS, Siblings
 from mergepoint.tree.block import Block, Input
 from mergepoint.tree.fold import (
@@ -93,7 +93,7 @@ class Enter(Child, Showing):
         return state
 
     def _path(self, state: Channels) -> str:
-        return str(self.place.at(state["facts"]["rounds"]))
+        return Facts.off_wire(state["facts"]).path(self.place)
 
     def failed(self, config: RunnableConfig) -> Channels | None:
         """Give the namespace under which a checkpointer keeps what the block had done."""
@@ -158,10 +158,11 @@ Root = LeafNode | Enter | Fused
 class RootNode(Showing):
     """The root in the graph around it: inputs and facts come in, the conversation is merged."""
 
-    def __init__(self, root: Root, needs: Sequence[Input]) -> None:
+    def __init__(self, root: Root, needs: Sequence[Input], rooted: Rooted) -> None:
         super().__init__(root.graph if isinstance(root, Enter) else root, str(root.name))
         self._root = root
         self._needs = needs
+        self.rooted = rooted
 
     def invoke(
         self,
@@ -170,9 +171,7 @@ class RootNode(Showing):
         **kwargs: Any,
     ) -> Channels:
         """Run the root on a conversation."""
-        config = config or {}
-        base = self._base(input, config)
-        with self._alone(base, config):
+        with self._run(input, config or {}) as (base, config):
             return _result(self._root.kept(base, config))
 
     async def ainvoke(
@@ -182,31 +181,23 @@ class RootNode(Showing):
         **kwargs: Any,
     ) -> Channels:
         """Run the root on a conversation."""
-        config = config or {}
-        base = self._base(input, config)
-        with self._alone(base, config):
+        with self._run(input, config or {}) as (base, config):
             return _result(await self._root.akept(base, config))
 
     @contextmanager
-    def _alone(self, base: Channels, config: RunnableConfig) -> Iterator[None]:
-        """Hold the root's path in every journal, so that no two runs share it."""
-        path = join(base["facts"]["host"], self._root.place.path)
-        with ExitStack() as held:
-            for recorder in recorders_of(config):
-                held.enter_context(recorder.journal.running(path))
-            yield
-
-    def _base(self, state: Channels, config: RunnableConfig) -> Channels:
+    def _run(
+        self, state: Channels, config: RunnableConfig
+    ) -> Iterator[tuple[Channels, RunnableConfig]]:
+        """Give base and config of a run; hold its root's path in every journal meanwhile."""
         inputs = given_inputs(self._needs, state.get("inputs"), path=self._root.place.path)
         messages = whole_messages(state.get("messages") or [])
         facts = facts_from(config, inputs=inputs, scope=state.get("scope") or "")
-        path = join(facts.host, self._root.place.path)
-        facts = replace(facts, run=unused_run_id(facts.run, path, messages))
-        return {
-            "messages": messages,
-            "outputs": {},
-            "facts": facts.on_wire(),
-        }
+        path = join(facts.around, self.rooted.path)
+        with ExitStack() as held:
+            facts, config = held.enter_context(self.rooted.run(facts, messages, config))
+            for recorder in recorders_of(config):
+                held.enter_context(recorder.journal.running(path))
+            yield {"messages": messages, "outputs": {}, "facts": facts.on_wire()}, config
 
 
 def _result(kept: Messages) -> Channels:

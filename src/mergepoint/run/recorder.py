@@ -7,7 +7,7 @@ are recorded by the callbacks themselves, under the path of the host's nodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,8 +18,11 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.runnables import RunnableConfig
 
+from mergepoint.models.door import SCOPED
 from mergepoint.models.ledger import Ledger
+from mergepoint.models.passage import CALL
 from mergepoint.models.purse import Purse
+from mergepoint.models.scope import SCOPE
 from mergepoint.record.answers import Answers
 from mergepoint.record.journal import Journal, MemoryJournal
 from mergepoint.record.record import CallKey, CallRecord, Kind, error_of, now
@@ -111,17 +114,18 @@ class Recorder(BaseCallbackHandler):
         """Note that a call starts."""
         metadata = metadata or {}
         about = metadata.get(METADATA, {})
-        ours = "run" in about and not about.get("inside")
+        inside = about.get("inside")
+        # Behind the door of a scope, or asked by a model whose own call is under way.
+        doored = SCOPED in metadata or (inside and CALL.get() is not None)
+        ours = doored or ("run" in about and not inside)
+        if ours and not self._listeners:
+            return
         if not about:
             key = CallKey(run="", host="", path="/".join(node_names(metadata)) or "call")
-        elif not ours:
-            key = CallKey(about["run"], about["host"], about["path"])
-        elif not self._listeners:
-            return
         else:
             key = CallKey(about["run"], about["host"], about["path"])
         model = f"{metadata.get('ls_provider', '')}:{metadata.get('ls_model_name', '')}".strip(":")
-        kind: Kind = "inner" if about.get("inside") else "step"
+        kind: Kind = "inner" if inside or SCOPED in metadata else "step"
         self._open[run_id] = _Open(key, ours, model, messages[0], now(), kind)
         self.tell(Event("start", key.path, key.host, model, of=kind))
 
@@ -141,7 +145,7 @@ class Recorder(BaseCallbackHandler):
         message = generation.message if isinstance(generation, ChatGeneration) else None
         answer = message if isinstance(message, AIMessage) else None
         if not call.ours:
-            self.journal.append(_record(call, answer, None, self._charged(call, answer)))
+            self.journal.append(_record(call, answer, None, self._charged(run_id, call, answer)))
         usage = answer.usage_metadata if answer is not None else None
         tokens = usage["total_tokens"] if usage else 0
         text = str(answer.text) if answer is not None else ""
@@ -154,13 +158,15 @@ class Recorder(BaseCallbackHandler):
         if call is None:
             return
         if not call.ours:
-            self.journal.append(_record(call, None, error, self._charged(call, None)))
+            self.journal.append(_record(call, None, error, self._charged(run_id, call, None)))
         about = (call.key.path, call.key.host, call.model, str(error))
         self.tell(Event("error", *about, of=call.kind))
 
-    def _charged(self, call: _Open, message: AIMessage | None) -> float | None:
+    def _charged(self, run: UUID, call: _Open, message: AIMessage | None) -> float | None:
         """Charge a call that no door asked for beforehand, and give its cost."""
-        purse = self.purse
+        purse, scope = self.purse, SCOPE.get()
+        if call.kind == "inner" and scope is not None:
+            return scope.charged(run, call.model, message)
         if not isinstance(purse, Ledger):
             return None
         return purse.charge(call.key, call.model, message)
@@ -185,6 +191,32 @@ def recorders_of(config: RunnableConfig) -> list[Recorder]:
         ):
             found.append(handler)
     return found
+
+
+def with_recorder(config: RunnableConfig, recorder: Recorder) -> RunnableConfig:
+    """Give a config whose callbacks include a recorder; the given one stays as it is."""
+    callbacks = config.get("callbacks")
+    if callbacks is None:
+        handlers: Any = [recorder]
+    elif isinstance(callbacks, list):
+        handlers = [*callbacks, recorder]
+    else:
+        handlers = callbacks.copy()
+        handlers.add_handler(recorder, inherit=True)
+    return {**config, "callbacks": handlers}
+
+
+def without_recorders(config: RunnableConfig, recorders: Sequence[Recorder]) -> RunnableConfig:
+    """Give a config whose callbacks are without these recorders; the given one stays as it is."""
+    callbacks = config.get("callbacks")
+    if callbacks is None or not recorders:
+        return config
+    if isinstance(callbacks, list):
+        return {**config, "callbacks": [one for one in callbacks if one not in recorders]}
+    manager = callbacks.copy()
+    for recorder in recorders:
+        manager.remove_handler(recorder)
+    return {**config, "callbacks": manager}
 
 
 def _record(

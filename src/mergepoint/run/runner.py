@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
@@ -14,13 +16,16 @@ from langchain_core.runnables import RunnableConfig
 from mergepoint.models.prices import Price, Prices
 from mergepoint.models.purse import Purse
 from mergepoint.models.view import View
+from mergepoint.record.store import Store
+from mergepoint.record.store_at import store_at
 from mergepoint.run.calls import Calls
 from mergepoint.run.context import RunContext, Turn
 from mergepoint.run.deciding import GATES
 from mergepoint.run.events import LoopEvents, PulledEvents
 from mergepoint.run.facts import RUN_ID, SEED
 from mergepoint.run.graph import Form, Graph, compile_graph
-from mergepoint.run.recorder import Event
+from mergepoint.run.journaled import Given, Journaling, Origin, end_journal, hold_journal
+from mergepoint.run.recorder import Event, with_recorder
 from mergepoint.run.spending import Spending, budgets_of
 from mergepoint.tree.block import Block
 from mergepoint.tree.budget import Budget, as_budget
@@ -39,7 +44,12 @@ class ChatRunner:
     (callbacks, tags, max_concurrency) goes to every call. Each run has the whole `budget` (a
     Budget or a mapping of its fields); `prices` stand over those of genai-prices.
 
-    Raises TreeError for a budget or prices that are none.
+    With a `journal` (a folder, the URL of a database, or a store) each turn is written there as
+    it happens, under its run's id. A turn that is there and was given the same goes on: no call
+    that is on record is made again. A new one takes over what another run was answered
+    (`reuse`), or every answer (`replay`).
+
+    Raises TreeError for a budget or prices that are none, and what `store_at` raises.
     """
 
     def __init__(
@@ -50,13 +60,18 @@ class ChatRunner:
         view: View | None = None,
         budget: Budget | Mapping[str, Any] | None = None,
         prices: Mapping[str, Price] | None = None,
+        journal: Path | str | Store | None = None,
+        reuse: Path | str | None = None,
+        replay: Path | str | None = None,
     ) -> None:
+        self._store = None if journal is None else store_at(journal)
+        self._origin = Origin(reuse, replay)
         self._budget = as_budget(budget)
         self._prices = Prices(prices).declared
         self._model = model
         self._form: Form = form
         self._view = view
-        self._graphs: OrderedDict[int, tuple[Node, Graph, Spending]] = OrderedDict()
+        self._graphs: OrderedDict[int, _Known] = OrderedDict()
 
     def run(self, ctx: RunContext, tree: Node) -> RunContext:
         """Run a tree on the context's conversation, and give the context back.
@@ -65,7 +80,7 @@ class ChatRunner:
         captured. Raises what a step raises, with `ctx.error` set and nothing else changed.
         """
         turn = ctx.begin(as_tree(tree), ctx.inputs)
-        with _failing(ctx):
+        with _failing(ctx), self._journaled(ctx, turn):
             result = self._graph(tree).invoke(*self._given(ctx, turn))
             self._settle(ctx, turn, result)
         return ctx
@@ -73,7 +88,7 @@ class ChatRunner:
     async def arun(self, ctx: RunContext, tree: Node) -> RunContext:
         """Do what `run` does, on an event loop."""
         turn = ctx.begin(as_tree(tree), ctx.inputs)
-        with _failing(ctx):
+        with _failing(ctx), self._journaled(ctx, turn):
             result = await self._graph(tree).ainvoke(*self._given(ctx, turn))
             self._settle(ctx, turn, result)
         return ctx
@@ -86,7 +101,7 @@ class ChatRunner:
         """
         turn = ctx.begin(as_tree(tree), ctx.inputs)
         heard = PulledEvents()
-        with _failing(ctx), ctx.recorder.heard_by(heard):
+        with _failing(ctx), self._journaled(ctx, turn), ctx.recorder.heard_by(heard):
             given, config = self._given(ctx, turn)
             graph = self._graph(tree)
             result: Any = {}
@@ -104,7 +119,7 @@ class ChatRunner:
         """Do what `events` does, on an event loop."""
         turn = ctx.begin(as_tree(tree), ctx.inputs)
         heard = LoopEvents()
-        with _failing(ctx), ctx.recorder.heard_by(heard):
+        with _failing(ctx), self._journaled(ctx, turn), ctx.recorder.heard_by(heard):
             given, config = self._given(ctx, turn)
             result: Any = {}
             try:
@@ -135,7 +150,7 @@ class ChatRunner:
         given = {**readable, **ctx.inputs}
         block = Block(steps, inputs=tuple(given))
         turn = ctx.begin(block, given)
-        with _failing(ctx):
+        with _failing(ctx), self._journaled(ctx, turn):
             self._settle(ctx, turn, self._graph(block).invoke(*self._given(ctx, turn)))
             ctx.outputs = {**before, **ctx.outputs}
         return ctx
@@ -144,6 +159,42 @@ class ChatRunner:
         """Run one step and give its response, whatever its merge mode keeps of it."""
         self.run_steps(ctx, [step])
         return ctx.transcript().records[-1].response
+
+    @property
+    def journaled(self) -> bool:
+        """Say whether it keeps journals of its own."""
+        return self._store is not None
+
+    def calls(self) -> Calls:
+        """Give the calls of a run, none made yet."""
+        spending = Spending(self._budget, self._prices)
+        return Calls(self._model, view=self._view, spending=spending)
+
+    @contextmanager
+    def _journaled(self, ctx: RunContext, turn: Turn) -> Iterator[None]:
+        """Write a turn to its journal, and take over the answers that it may."""
+        if self._store is None:
+            if self._origin:
+                ctx.recorder.answers = self._origin.answers(None)
+            yield
+            return
+        answers = self._origin.answers(self._store)
+        given = Given(
+            run_id=turn.run_id,
+            created_at=ctx.created_at,
+            seed=ctx.seed,
+            messages=turn.base,
+            inputs=turn.inputs,
+        )
+        path = root_path(turn.tree)
+        self._graph(turn.tree)
+        calls = self._graphs[id(turn.tree)].calls
+        journal = Journaling(self._store, turn.tree, path, calls).either(given)
+        hold_journal(ctx, journal, answers)
+        try:
+            yield
+        finally:
+            end_journal(ctx, journal)
 
     def _graph(self, tree: Node) -> Graph:
         known = self._graphs.pop(id(tree), None)
@@ -157,24 +208,22 @@ class ChatRunner:
                 budget=self._budget,
                 prices=self._prices,
             )
-            known = (tree, graph, self._spending(tree))
+            known = _Known(tree, graph, self._calls(tree))
         self._graphs[id(tree)] = known
         if len(self._graphs) > _KEPT:
             self._graphs.popitem(last=False)
-        return known[1]
+        return known.graph
 
-    def _spending(self, tree: Node) -> Spending:
-        """Give the spending of a tree's runs."""
-        path = root_path(tree)
-        spending = Spending(self._budget, self._prices)
-        if self._budget is not None or budgets_of(tree, path):
-            Calls(self._model, view=self._view, spending=spending).made_for(tree, path)
-        return spending
+    def _calls(self, tree: Node) -> Calls:
+        """Give the calls of a tree's runs, made where budgets or a journal need them."""
+        path, calls = root_path(tree), self.calls()
+        needed = self._store is not None or self._budget is not None or budgets_of(tree, path)
+        return calls.made_for(tree, path) if needed else calls
 
     def _purse(self, ctx: RunContext, turn: Turn) -> Purse:
         """Give the purse of a turn; what its journal holds of it already counts."""
         self._graph(turn.tree)
-        spending = self._graphs[id(turn.tree)][2]
+        spending = self._graphs[id(turn.tree)].calls.spending
         if not spending.limited:
             return spending.unlimited
         records = ctx.recorder.journal.records
@@ -182,26 +231,26 @@ class ChatRunner:
 
     def _given(self, ctx: RunContext, turn: Turn) -> tuple[dict[str, Any], RunnableConfig]:
         ctx.recorder.purse = self._purse(ctx, turn)
-        config = ctx.config
-        callbacks = config.get("callbacks")
-        if callbacks is None:
-            handlers: Any = [ctx.recorder]
-        elif isinstance(callbacks, list):
-            handlers = [*callbacks, ctx.recorder]
-        else:
-            handlers = callbacks.copy()
-            handlers.add_handler(ctx.recorder, inherit=True)
         options = {
-            **config.get("configurable", {}),
+            **ctx.config.get("configurable", {}),
             RUN_ID: turn.run_id,
             SEED: ctx.seed,
             GATES: "raise",
         }
         given = {"messages": list(turn.base), "inputs": dict(turn.inputs)}
-        return given, {**config, "callbacks": handlers, "configurable": options}
+        return given, {**with_recorder(ctx.config, ctx.recorder), "configurable": options}
 
     def _settle(self, ctx: RunContext, turn: Turn, result: dict[str, Any]) -> None:
         ctx.settle(turn, result["messages"], result["outputs"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A tree that was compiled; it is held so that its id stays its own."""
+
+    tree: Node
+    graph: Graph
+    calls: Calls
 
 
 class _failing:  # noqa: N801  (reads as a word in `with`)

@@ -1,1 +1,1 @@
-"""Streams of Things: lazy async streams through composable blocks (laid out, not built)."""
+"""Streams of Things: lazy async streams through blocks that are composed by name."""

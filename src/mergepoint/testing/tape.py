@@ -44,7 +44,8 @@ class Tape(MemoryJournal):
 
     def find(self, asked: Asked) -> CallRecord | None:
         """Note the request of the call that is about to be made at a path."""
-        self._requests[asked.path] = asked.request
+        if asked.kind != "inner":
+            self._requests[asked.path] = asked.request
         return None
 
     def append(self, record: CallRecord) -> None:

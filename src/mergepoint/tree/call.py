@@ -12,7 +12,7 @@ from langchain_core.runnables import Runnable
 from mergepoint.core.errors import Fault, TreeError
 from mergepoint.core.merge import MergeMode, mode_problem
 from mergepoint.core.path import name_problem
-from mergepoint.tree.policy import Policy
+from mergepoint.tree.policy import Policy, policy_of
 from mergepoint.tree.template import Reads, Template, declared_reads, key_problem
 
 Target = Callable[..., Any] | Runnable[Any, Any]
@@ -31,7 +31,8 @@ class Call:
     one assistant message of its text; messages that a Runnable returns are made as they are, less
     a leading copy of what it was given. On record it is found again by its name, `version` and
     what it was given: raise `version` when the function means something else. A function runs at
-    least once, and may run again after a crash: `ctx.call_id` is the same then.
+    least once, and may run again after a crash, or where its `policy` says that it is tried again:
+    `ctx.call_id` is the same then.
 
     Raises TreeError (a ValueError) that lists everything that is wrong with the call.
     """
@@ -49,6 +50,8 @@ class Call:
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        policy, problems = policy_of(self.policy)
+        object.__setattr__(self, "policy", policy)
         found = [
             _target_problem(self.target),
             None if self.name is None else name_problem(self.name),
@@ -57,6 +60,7 @@ class Call:
             _args_problem(self.args),
             None if isinstance(self.version, str) else f"version is text, not {self.version!r}",
             None if isinstance(self.meta, Mapping) else f"meta is a mapping, not {self.meta!r}",
+            *problems,
         ]
         if faults := [problem for problem in found if problem]:
             label = self.name if isinstance(self.name, str) else ""

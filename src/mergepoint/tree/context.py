@@ -142,8 +142,9 @@ class PromptContext:
 class CallContext(PromptContext):
     """What a Call's function is given: a PromptContext, and what it needs to call others.
 
-    `call_id` is the same when the call is made again after a crash. `model()` gives the run's
-    chat model, or the one that is named, behind the door: its calls are recorded one by one.
+    `call_id` is the same when the call is made again, after a crash or a failure. `model()` gives
+    the run's chat model, or the one that is named, behind the door: each of its calls is granted,
+    tried and recorded on its own, and found again when the function runs again.
     """
 
     call_id: str = ""
@@ -152,7 +153,9 @@ class CallContext(PromptContext):
     def model(self, model: Any = None) -> Any:
         """Give a chat model whose calls are on record one by one, and not made again.
 
-        Raises TreeError where none is named and the run has none.
+        It is called in any way that a chat model is (tools, structured output, streams; in threads
+        and tasks), until the function has ended: then it raises StepError. Raises TreeError where
+        none is named and the run has none.
         """
         if self.models is None:
             raise StepError("this context has no models; it is not the one of a running call")

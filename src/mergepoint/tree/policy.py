@@ -44,7 +44,8 @@ class Retry:
 class Policy:
     """How a step's or a Call's call is made. `timeout` is in seconds, for each attempt.
 
-    `retry=3` means `Retry(3)`, and None one attempt.
+    `retry=3` means `Retry(3)`, and None one attempt. A Call's holds for its function as a whole;
+    each call of a model inside, of those that `ctx.model()` gives, is tried as often.
 
     Raises TreeError that lists everything that is wrong with it.
     """

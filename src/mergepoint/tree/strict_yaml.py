@@ -92,38 +92,49 @@ class Document:
         return f"{self.source}:{self.line_of(location)}"
 
 
-def load(text: str, *, source: str) -> Document:
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How large a document may be, in bytes, and how many values it may hold."""
+
+    bytes: int = MAX_BYTES
+    nodes: int = MAX_NODES
+
+
+_LIMITS: Final = Limits()
+
+
+def load(text: str, *, source: str, limits: Limits = _LIMITS) -> Document:
     """Read strict YAML; `source` names it in errors. Raises YamlError with the line."""
-    return _load(text.removeprefix("\ufeff"), source, _LOADER)
+    return _load(text.removeprefix("\ufeff"), source, _LOADER, limits)
 
 
-def load_file(path: Path) -> Document:
+def load_file(path: Path, *, limits: Limits = _LIMITS) -> Document:
     """Read a file of strict YAML in UTF-8. Raises YamlError with the line, and OSError."""
     with path.open("rb") as file:
-        data = file.read(MAX_BYTES + 1)
-    _check_size(data, str(path))
+        data = file.read(limits.bytes + 1)
+    _check_size(data, str(path), limits)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise YamlError(str(path), line, "this is not UTF-8; save the file as UTF-8") from None
-    return load(text, source=str(path))
+    return load(text, source=str(path), limits=limits)
 
 
-def _load(text: str, source: str, loader: Any) -> Document:
+def _load(text: str, source: str, loader: Any, limits: Limits = _LIMITS) -> Document:
     if bad := _ESCAPED.search(text):
         shown = f"U+{ord(bad[0]):04X}"
         problem = f"the character {shown} cannot stand here; take it out, or escape it in quotes"
         raise YamlError(source, text.count("\n", 0, bad.start()) + 1, problem)
-    _check_size(text.encode(), source)
-    value, root = _Builder(_events(text, source, loader), source).document()
+    _check_size(text.encode(), source, limits)
+    value, root = _Builder(_events(text, source, loader), source, limits.nodes).document()
     return Document(source, value, root)
 
 
-def _check_size(data: bytes, source: str) -> None:
-    if len(data) > MAX_BYTES:
-        line = data.count(b"\n", 0, MAX_BYTES) + 1
-        raise YamlError(source, line, f"larger than {MAX_BYTES:,} bytes; split the file")
+def _check_size(data: bytes, source: str, limits: Limits) -> None:
+    if len(data) > limits.bytes:
+        line = data.count(b"\n", 0, limits.bytes) + 1
+        raise YamlError(source, line, f"larger than {limits.bytes:,} bytes; split the file")
 
 
 def _events(text: str, source: str, loader: Any) -> Iterator[Any]:
@@ -151,9 +162,10 @@ def _syntax_problem(error: yaml.MarkedYAMLError) -> str:
 class _Builder:
     """Builds data from events, and refuses each thing at the event that brings it."""
 
-    def __init__(self, events: Iterator[Any], source: str) -> None:
+    def __init__(self, events: Iterator[Any], source: str, most: int) -> None:
         self._events = events
         self._source = source
+        self._most = most
         self._count = 0
 
     def document(self) -> tuple[Any, _Place]:
@@ -215,8 +227,8 @@ class _Builder:
 
     def _admit(self, event: _NodeEvent) -> None:
         self._count += 1
-        if self._count > MAX_NODES:
-            self._refuse(event, f"more than {MAX_NODES:,} values; split the file")
+        if self._count > self._most:
+            self._refuse(event, f"more than {self._most:,} values; split the file")
         if isinstance(event, yaml.AliasEvent):
             self._refuse(event, f"alias *{event.anchor} is not allowed; write the value out")
         if event.anchor is not None:

@@ -43,7 +43,7 @@ def calls_by_model(tree: Node, model: BaseChatModel) -> Counter[str]:
 
     Raises CommandError where a step names a model that cannot be had.
     """
-    from mergepoint.models.door import identity
+    from mergepoint.models.identity import identity
     from mergepoint.models.offline import OfflineModel
 
     named: dict[str, BaseChatModel] = {}

@@ -1,0 +1,95 @@
+"""The tables of sessions in SQLite or PostgreSQL, and how they are written. docs/sessions.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC
+from typing import Any
+
+import sqlalchemy as sql
+from sqlalchemy.exc import SQLAlchemyError
+
+from mergepoint.record.lines import encode
+from mergepoint.record.sql_database import Database
+from mergepoint.record.sql_journal import row
+from mergepoint.session.entry import FORMAT, Entry, SessionHeader, entry_to_plain
+
+_TABLES = sql.MetaData()
+SESSIONS = sql.Table(
+    "mergepoint_sessions",
+    _TABLES,
+    sql.Column("session_id", sql.String, primary_key=True),
+    sql.Column("format", sql.String, nullable=False),
+    sql.Column("created_at", sql.String, nullable=False),
+    sql.Column("checksum", sql.String(8), nullable=False),
+    sql.Column("header", sql.LargeBinary, nullable=False),
+)
+ENTRIES = sql.Table(
+    "mergepoint_session_entries",
+    _TABLES,
+    sql.Column("session_id", sql.ForeignKey(SESSIONS.c.session_id), primary_key=True),
+    sql.Column("n", sql.Integer, primary_key=True, autoincrement=False),
+    sql.Column("checksum", sql.String(8), nullable=False),
+    sql.Column("body", sql.LargeBinary, nullable=False),
+)
+
+
+def session_tables(address: str | sql.URL | sql.Engine) -> Database:
+    """Give the database of sessions at an address. Raises what Database raises."""
+    return Database(address, tables=_TABLES)
+
+
+def header_of(session_id: str) -> sql.Select[Any]:
+    """Give the query for the row that a session begins with."""
+    return sql.select(SESSIONS).where(SESSIONS.c.session_id == session_id)
+
+
+def entries_of(session_id: str, wanted: sql.ColumnElement[bool]) -> sql.Select[Any]:
+    """Give the query for entries of a session, in their order."""
+    own = ENTRIES.c.session_id == session_id
+    return sql.select(ENTRIES).where(own, wanted).order_by(ENTRIES.c.n)
+
+
+def about(header: SessionHeader) -> dict[str, Any]:
+    """Give the row that a session begins with."""
+    return {
+        "session_id": header.session_id,
+        "format": FORMAT,
+        "created_at": header.created_at.astimezone(UTC).isoformat(timespec="microseconds"),
+        **row(encode(header.to_plain()), "header"),
+    }
+
+
+def rows_of(session_id: str, entries: Iterable[Entry], *, first: int = 1) -> list[dict[str, Any]]:
+    """Give the rows of entries, numbered from the first on."""
+    return [
+        {"session_id": session_id, "n": n, **row(encode(entry_to_plain(entry)))}
+        for n, entry in enumerate(entries, first)
+    ]
+
+
+def set_up(connection: sql.Connection, *, flush: bool) -> None:
+    """Let readers of SQLite read while one writes; with `flush` a commit outlives a power loss."""
+    connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+    connection.exec_driver_sql(f"PRAGMA synchronous = {'FULL' if flush else 'NORMAL'}")
+
+
+@contextmanager
+def transaction(connection: sql.Connection) -> Iterator[Callable[[], None]]:
+    """Begin a transaction that writes, give what commits it; what is not committed is undone."""
+    begun = True
+    immediate = " IMMEDIATE" if connection.dialect.name == "sqlite" else ""
+    connection.exec_driver_sql(f"BEGIN{immediate}")
+
+    def commit() -> None:
+        nonlocal begun
+        connection.exec_driver_sql("COMMIT")
+        begun = False
+
+    try:
+        yield commit
+    finally:
+        if begun and not connection.invalidated:
+            with suppress(SQLAlchemyError):
+                connection.exec_driver_sql("ROLLBACK")

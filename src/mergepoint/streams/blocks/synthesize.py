@@ -1,0 +1,134 @@
+"""synthesize: several Things made one.
+
+A strategy is a class of params with the literal `strategy`, and a function in STRATEGIES under
+that class: `async def strategy(joined, members, params, ctx)`, which gives the joined Thing with a
+content. One that asks a model asks it for the joined Thing: `ctx.ask(joined, ...)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, RootModel
+
+from mergepoint.streams.ballot import ADDS, Ballot, decide
+from mergepoint.streams.block import block
+from mergepoint.streams.context import BlockContext
+from mergepoint.streams.decided import decided
+from mergepoint.streams.groups import Grouped
+from mergepoint.streams.ranking import Ranking, ranked
+from mergepoint.streams.reading import CONTENT, canonical
+from mergepoint.streams.thing import Thing
+
+
+class TopK(Grouped, Ranking):
+    """The content of the best, or the contents of the k best, best first."""
+
+    strategy: Literal["top_k"]
+    k: int = Field(
+        default=1, ge=1, description="how many; with 1 the content is that of the best itself"
+    )
+
+
+class Majority(Ballot):
+    """The answer that most give, as vote counts it."""
+
+    strategy: Literal["majority"]
+
+
+class Concat(Grouped):
+    """All contents as one text, in the order of lineage or of a number; no text is JSON."""
+
+    strategy: Literal["concat"]
+    separator: str = Field(default="\n\n", description="what stands between two")
+    order_by: str | None = Field(
+        default=None, description="a prop that is a number, the lowest first"
+    )
+
+
+Strategy = Callable[[Thing, Sequence[Thing], Any, BlockContext], Awaitable[Thing]]
+
+
+class Synthesize(RootModel[Annotated[TopK | Majority | Concat, Field(discriminator="strategy")]]):
+    """A strategy and what belongs to it."""
+
+
+async def top_k(joined: Thing, members: Sequence[Thing], params: TopK, ctx: BlockContext) -> Thing:
+    """Take the best, and note which they are."""
+    best = ranked(members, params)[: params.k]
+    contents = [one.content for one in best]
+    first = best[0]
+    named = joined.plus({"winner": first.id, params.by: first.props[params.by]})
+    return named.redrafted(contents[0] if params.k == 1 else contents)
+
+
+async def majority(
+    joined: Thing, members: Sequence[Thing], params: Majority, ctx: BlockContext
+) -> Thing:
+    """Take the answer that most give."""
+    decision = decide(members, params, lambda: ctx.rng(joined))
+    counted = joined.plus(decision.props)
+    if decision.winner is None:
+        return counted.plus(status="stuck", reason="several answers have as many votes")
+    return counted.redrafted(decision.winner.content)
+
+
+async def concat(
+    joined: Thing, members: Sequence[Thing], params: Concat, ctx: BlockContext
+) -> Thing:
+    """Put all contents one after the other."""
+    ordered = list(members)
+    if params.order_by is not None:
+        ordered = ranked(members, Ranking(by=params.order_by, lowest=True))
+    texts = [
+        one.content if isinstance(one.content, str) else canonical(one.content) for one in ordered
+    ]
+    return joined.redrafted(params.separator.join(texts))
+
+
+STRATEGIES: Mapping[type[Any], Strategy] = {TopK: top_k, Majority: majority, Concat: concat}
+
+
+def _needs(params: Synthesize) -> list[str]:
+    match params.root:
+        case TopK(by=by):
+            return [by]
+        case Majority(by=by, weight=weight, best_by=best_by):
+            return [name for name in (by, weight, best_by) if name not in (None, CONTENT)]
+        case Concat(order_by=order_by):
+            return [] if order_by is None else [order_by]
+
+
+def _adds(params: Synthesize) -> list[str]:
+    match params.root:
+        case TopK(by=by):
+            return ["strategy", "winner", by]
+        case Majority():
+            return ["strategy", *ADDS]
+        case Concat():
+            return ["strategy"]
+
+
+@block("synthesize", params=Synthesize, needs=_needs, adds=_adds, in_order=True)
+async def synthesize(
+    items: AsyncIterator[Thing], params: Synthesize, ctx: BlockContext
+) -> AsyncIterator[Thing]:
+    """Make one Thing of each group, by a strategy.
+
+    Strategies: `top_k` (the best, or a list of the best; writes `winner`, the id of the best, and
+    its number), `majority` (as vote does; writes `votes`, `agreement`, `lead` and `tie`) and
+    `concat` (one text of all). All write `strategy`. Members that failed are left out; where all
+    did, the Thing gets the status `failed` and the `reason`.
+    """
+    chosen = params.root
+    strategy = STRATEGIES[type(chosen)]
+
+    async def made(joined: Thing, members: Sequence[Thing]) -> Thing:
+        named = joined.plus(strategy=chosen.strategy)
+        return await strategy(named, members, chosen, ctx)
+
+    async with aclosing(decided(items, chosen, ctx, made)) as syntheses:
+        async for synthesis in syntheses:
+            yield synthesis

@@ -1,0 +1,43 @@
+"""tee: one Thing in several branches."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from mergepoint.streams.block import block
+from mergepoint.streams.context import BlockContext
+from mergepoint.streams.groups import group_marks
+from mergepoint.streams.params import Params
+from mergepoint.streams.thing import Thing
+
+
+def _distinct(names: list[str]) -> list[str]:
+    if len(set(names)) < len(names) or not all(name.strip() for name in names):
+        raise ValueError("the names of branches are distinct and not blank")
+    return names
+
+
+class Tee(Params):
+    """Branches, in order."""
+
+    branches: Annotated[list[str], AfterValidator(_distinct)] = Field(
+        min_length=1, description="names of branches"
+    )
+
+
+@block("tee", params=Tee, adds=("branch", "group", "group_size", "group_last", "group_key"))
+async def tee(items: AsyncIterator[Thing], params: Tee, ctx: BlockContext) -> AsyncIterator[Thing]:
+    """Make a child of each Thing for every branch, with the same content and props.
+
+    The children of one Thing are a group, which `merge` makes one Thing again. Writes `branch`,
+    `group`, `group_size`, `group_last`, and `group_key`: the id of the Thing that they were made
+    from.
+    """
+    async for thing in items:
+        children = [ctx.child(thing, number) for number in range(len(params.branches))]
+        marks = group_marks(ctx.next_id(), children)
+        for child, branch in zip(children, params.branches, strict=True):
+            yield child.plus(marks, branch=branch, group_key=thing.id)

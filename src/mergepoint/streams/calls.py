@@ -1,0 +1,56 @@
+"""Calls: which answers were given for which Thing at a stage."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, field
+
+from mergepoint.streams.ask import Answer
+from mergepoint.streams.thing import Thing
+
+
+@dataclass(slots=True)
+class _Asked:
+    """The calls for what is made from one Thing."""
+
+    numbers: dict[tuple[str, int], int] = field(default_factory=dict)
+    answers: dict[str, list[Answer]] = field(default_factory=dict)
+
+
+class Calls:
+    """The answers of one stage, forgotten when nothing is left that was made from their Thing."""
+
+    def __init__(self) -> None:
+        self._asked: dict[int, _Asked] = {}
+
+    def __len__(self) -> int:
+        return len(self._asked)
+
+    def next_number(self, thing: Thing, sample: int, stage_id: str) -> int:
+        """Give the number of the next call, counted on from those in the Thing's history."""
+        asked, place = self._of(thing), (thing.id, sample)
+        number = asked.numbers.get(place)
+        if number is None:
+            number = sum(len(entry.calls) for entry in thing.history if entry.stage_id == stage_id)
+        asked.numbers[place] = number + 1
+        return number
+
+    def add(self, thing: Thing, answer: Answer) -> None:
+        """Take down an answer that was given for a Thing."""
+        self._of(thing).answers.setdefault(thing.id, []).append(answer)
+
+    def of(self, thing: Thing) -> list[Answer]:
+        """Give the answers for a Thing that leaves, and for the one that it was made from."""
+        base = thing.base or thing
+        asked = self._asked.get(id(base))
+        if asked is None:
+            return []
+        names = dict.fromkeys((base.id, thing.id))
+        return [answer for name in names for answer in asked.answers.get(name, ())]
+
+    def _of(self, thing: Thing) -> _Asked:
+        base = thing.base or thing
+        if id(base) not in self._asked:
+            self._asked[id(base)] = _Asked()
+            weakref.finalize(base, self._asked.pop, id(base), None).atexit = False
+        return self._asked[id(base)]

@@ -1,0 +1,176 @@
+"""BlockContext: what a block is given beside its items and params."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from mergepoint.core.errors import RecipeError
+from mergepoint.record.record import now
+from mergepoint.streams.ask import Answer, Ask, Asker
+from mergepoint.streams.calls import Calls
+from mergepoint.streams.flow.mapped import mapped
+from mergepoint.streams.groups import group_of, regrouped
+from mergepoint.streams.notes import MISSING, Notes, NotesInMemory
+from mergepoint.streams.thing import Thing, child, joined
+from mergepoint.tree.step import Content
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class BlockContext:
+    """One stage of one run, as its block sees it; it lives as long as the run.
+
+    `stage_id` is the stage's place in the recipe, such as `outer.stage_3.critique`. At most
+    `width` functions given to `map` run at once, and `prefetch` results wait to be taken;
+    `ordered` says whether they come in the order of their items. `asker` answers calls, `notes`
+    keep what a resumed run must find again, `clock` gives seconds since the epoch.
+
+    Raises RecipeError for a width below 1 or a prefetch below 0.
+    """
+
+    def __init__(
+        self,
+        stage_id: str,
+        *,
+        seed: int = 0,
+        width: int = 1,
+        prefetch: int = 0,
+        ordered: bool = True,
+        asker: Asker | None = None,
+        notes: Notes | None = None,
+        clock: Callable[[], float] = now,
+    ) -> None:
+        for name, number, least in (("width", width, 1), ("prefetch", prefetch, 0)):
+            if isinstance(number, bool) or not isinstance(number, int) or number < least:
+                problem = f"{name} is a whole number from {least} on, not {number!r}"
+                raise RecipeError(f"{stage_id}: {problem}")
+        self.stage_id = stage_id
+        self.seed = seed
+        self.width = width
+        self.prefetch = prefetch
+        self.ordered = ordered
+        self.clock = clock
+        self.notes: Notes = notes if notes is not None else NotesInMemory()
+        self.calls = Calls()
+        self.taken: weakref.WeakKeyDictionary[Thing, float] = weakref.WeakKeyDictionary()
+        self.maps: set[AsyncGenerator[Any, None]] = set()
+        self._asker = asker
+        self._numbers = itertools.count()
+
+    def child(self, thing: Thing, number: int) -> Thing:
+        """Give child `number` (from 0) of a Thing: its content, props and history, an id below.
+
+        A Thing and its own child must not both leave a stage; to pass on the parent as well, give
+        it as a child too. Raises ValueError for a number that is none.
+        """
+        return child(thing, number)
+
+    def joined(self, things: Sequence[Thing], *, whole: bool = False) -> Thing:
+        """Give one Thing made of several, with the next id of this stage: `stage_2.vote#0`.
+
+        It has the content, props and history that their ancestors have in common; all are its
+        parents. It is in their group, or with `whole`, where they are all of it, in the group
+        around. Ask for it before the first `await` of what works on it, so that ids do not depend
+        on concurrency. Raises ValueError for no Things at all.
+        """
+        return regrouped(joined(things, self.next_id()), group_of(things, whole=whole))
+
+    def next_id(self) -> str:
+        """Give an id that this stage gave to nothing before: `stage_2.vote#0`, `#1` and on."""
+        return f"{self.stage_id}#{next(self._numbers)}"
+
+    def rng(self, thing: Thing) -> random.Random:
+        """Give random numbers that depend on seed, stage and the Thing's id alone."""
+        return random.Random(f"{self.seed}/{self.stage_id}/{thing.id}")  # noqa: S311  (no secrets)
+
+    def map(
+        self, items: AsyncIterator[T], function: Callable[[T], Awaitable[R]]
+    ) -> AsyncGenerator[R, None]:
+        """Give what the function makes of each item, several at once, as the stage allows.
+
+        Lazy: an item is pulled when a result is asked for. The exit of the stage closes it.
+        """
+
+        async def of(item: T) -> R:
+            try:
+                return await function(item)
+            except Exception as error:
+                label(error, item)
+                raise
+
+        async def results() -> AsyncGenerator[R, None]:
+            try:
+                async with aclosing(
+                    mapped(
+                        items, of, width=self.width, prefetch=self.prefetch, ordered=self.ordered
+                    )
+                ) as mapping:
+                    async for result in mapping:
+                        yield result
+            finally:
+                self.maps.discard(made)
+
+        made = results()
+        self.maps.add(made)
+        return made
+
+    async def ask(
+        self,
+        thing: Thing,
+        prompt: Content,
+        *,
+        system: str | None = None,
+        schema: type[BaseModel] | Mapping[str, Any] | None = None,
+        sample: int = 0,
+    ) -> Answer:
+        """Ask the stage's model on behalf of a Thing.
+
+        The call is in the history of that Thing, and of what is made from it here. So for each of
+        n samples ask for the child that it becomes. Raises RecipeError where there is no model.
+        """
+        if self._asker is None:
+            raise RecipeError(f"{self.stage_id}: this stage has no model to ask")
+        number = self.calls.next_number(thing, sample, self.stage_id)
+        answer = await self._asker(
+            Ask(
+                thing_id=thing.id,
+                stage_id=self.stage_id,
+                number=number,
+                sample=sample,
+                prompt=prompt,
+                system=system,
+                schema=schema,
+            )
+        )
+        self.calls.add(thing, answer)
+        return answer
+
+    async def once(self, key: str, make: Callable[[], Awaitable[Any]]) -> Any:
+        """Give the value that is noted under a key, else the JSON data that `make` gives, noted.
+
+        For what a resumed run must not do again, or would do otherwise, and that is no model's
+        call. A key belongs to one use in the stage's whole run: put a Thing's id into it.
+        """
+        found = self.notes.find(self.stage_id, key)
+        if found is MISSING:
+            found = await make()
+            self.notes.write(self.stage_id, key, found)
+        return found
+
+
+def label(error: BaseException, item: object) -> None:
+    """Write on an error which item it came from; the first label stays."""
+    thing = item[0] if isinstance(item, tuple) and item else item
+    if isinstance(thing, Thing) and not getattr(error, "item", ""):
+        try:
+            error.item = thing.id  # type: ignore[attr-defined]
+        except AttributeError:  # an error may refuse attributes
+            return

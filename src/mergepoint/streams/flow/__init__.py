@@ -1,0 +1,1 @@
+"""Flow: lazy, bounded streams of anything, on asyncio and the standard library alone."""

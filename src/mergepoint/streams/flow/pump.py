@@ -1,0 +1,46 @@
+"""Pump: the one task that advances an input and closes it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any
+
+from mergepoint.streams.flow.ending import ended
+
+
+class Pump:
+    """A task of its own for work that opens an input, reads it and closes it.
+
+    Generators that hold a cancel scope or a context variable open across a `yield` must be
+    advanced and closed by one task. `told` is called when the work is over.
+    """
+
+    def __init__(self, work: Coroutine[Any, Any, None], told: Callable[[], None]) -> None:
+        self.stopping = False  # an input may swallow its cancellation and give another item
+        self._task = asyncio.get_running_loop().create_task(work, name="pump")
+        self._task.add_done_callback(lambda _: told())
+
+    @property
+    def over(self) -> bool:
+        """Say whether the work is over."""
+        return self._task.done()
+
+    def result(self) -> None:
+        """Raise what the work raised."""
+        self._task.result()
+
+    async def stop(self, *, beside: Collection[asyncio.Task[Any]] = ()) -> None:
+        """End the work, and wait for it and for the tasks beside it.
+
+        Raises what the input raises as it is closed; an error from before has no turn any more.
+        """
+        late = not self._task.done()
+        self.stopping = True
+        self._task.cancel()
+        try:
+            await ended([self._task, *beside])
+        finally:
+            failed = not self._task.cancelled() and self._task.exception() is not None
+        if late and failed:
+            self._task.result()

@@ -1,0 +1,218 @@
+"""Window: calls side by side, what they made, and how far their input may be ahead of the taker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterable, Callable
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field
+from functools import partial
+from inspect import CORO_CREATED, getcoroutinestate
+from types import CoroutineType
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
+
+from mergepoint.streams.flow.apart import awaitable
+from mergepoint.streams.flow.bell import Bell
+from mergepoint.streams.flow.ending import note_others
+from mergepoint.streams.flow.intake import Intake
+from mergepoint.streams.flow.pump import Pump
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+Stop = Literal["cancel", "land"]
+Task: TypeAlias = asyncio.Task[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How wide a map is, how far ahead, whether in order, and how it stops."""
+
+    width: int
+    prefetch: int
+    ordered: bool
+    stop: Stop
+
+
+@dataclass(slots=True)
+class _Fan:
+    """The results of a fan-out that are made and not taken; `ahead` counts all but one."""
+
+    results: deque[Any] = field(default_factory=deque)
+    ahead: int = 0
+
+
+class Window(Generic[T, R]):
+    """The calls of one map, at most `width` of them at a time.
+
+    At most `width + prefetch` is held. An item counts from when it is pulled until its last
+    result is taken, so the window begins at the oldest item that is not yet released; of a
+    fan-out each result beyond the first counts too. The oldest call is always begun and waits for
+    no room but the taker's, so those behind it cannot hold it up.
+    """
+
+    _copy: Callable[[], Context]
+    _create: Callable[..., Task]
+    _pump: Pump
+
+    def __init__(self, intake: Intake[T], function: Callable[[T], Any], shape: Shape) -> None:
+        self._intake = intake
+        self._function = function
+        self._shape = shape
+        self._ordered = shape.ordered
+        self._limit = shape.width + shape.prefetch
+        self._strict = self._limit == 1  # nothing goes on before the taker asks again
+        self._held = 0
+        self._ready: deque[Task] = deque()  # in order: all; else those with news
+        self._begun: dict[Task, None] = {}  # not in order: all
+        self._fans: dict[Task | None, _Fan] = {}
+        self._counted = shape.prefetch > 0  # else all that is held may run
+        self._running = 0
+        self._waiting: deque[T] = deque()
+        self._news = Bell()
+        self._room = Bell()
+        self._ending = False
+        self._name = f"call of {getattr(function, '__qualname__', type(function).__name__)}"
+
+    async def results(self) -> AsyncGenerator[R, None]:
+        """Give the results. Once this generator is over, nothing of it is alive."""
+        self._start(asyncio.get_running_loop())
+        ready, fans, room = self._ready, self._fans, self._room
+        raised: Exception | None = None
+        try:
+            while self._held or not self._pump.over:
+                task = ready[0] if ready else None
+                fan = fans.get(task) if fans else None
+                if fan is not None and fan.results:
+                    yield self._take(fan)
+                elif task is not None and task.done():
+                    ready.popleft()
+                    self._held -= 1
+                    if room.waiting:
+                        self._make_room()
+                    if not self._ordered:
+                        del self._begun[task]
+                    if fan is None:
+                        yield task.result()
+                    else:
+                        self._held -= fans.pop(task).ahead
+                        task.result()
+                elif self._ordered or task is None:
+                    if self._strict:
+                        room.ring()
+                    await self._news.wait()
+                else:
+                    ready.popleft()
+            self._pump.result()
+        except Exception as error:
+            raised = error
+            raise
+        finally:
+            await self._end(raised)
+
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._copy = copy_context().copy
+        self._create = loop.create_task
+        if loop.get_task_factory() is None:  # what the loop does then, for a quarter less
+            self._create = partial(asyncio.Task, loop=loop)
+        self._pump = Pump(self._pull(), self._news.ring)
+
+    def _take(self, fan: _Fan) -> Any:
+        if fan.ahead:
+            fan.ahead -= 1
+            self._held -= 1
+        self._make_room()
+        return fan.results.popleft()
+
+    def _make_room(self) -> None:
+        if not self._strict:
+            self._room.ring()
+
+    async def _pull(self) -> None:
+        async with self._intake as items:
+            async for item in items:
+                if not self._limit:
+                    return
+                self._held += 1
+                if self._counted and self._running >= self._shape.width:
+                    self._waiting.append(item)
+                else:
+                    self._begin(item)
+                while self._held >= self._limit:
+                    await self._room.wait()
+
+    def _begin(self, item: T) -> None:
+        task = self._create(self._run(item), name=self._name, context=self._copy())
+        if self._ordered:
+            self._ready.append(task)
+        else:
+            self._begun[task] = None
+        if self._counted:
+            self._running += 1
+
+    async def _run(self, item: T) -> Any:
+        try:
+            made = self._function(item)
+            if type(made) is CoroutineType:
+                return await made
+            if not hasattr(made, "__aiter__"):
+                return await awaitable(made)
+            await self._spread(made)
+        except BaseException:
+            self._limit = 0  # nothing more is begun
+            raise
+        finally:
+            if self._counted:
+                self._next()
+            if self._news.waiting or not self._ordered:
+                self._tell()
+
+    def _next(self) -> None:
+        self._running -= 1
+        if self._waiting and self._limit:
+            self._begin(self._waiting.popleft())
+
+    def _tell(self) -> None:
+        """Tell the taker that the running call has made something, or is over."""
+        task = asyncio.current_task()
+        if task is None or (self._ordered and self._ready[0] is not task):
+            return
+        if not self._ordered and not (self._fans and task in self._ready):
+            self._ready.append(task)
+        self._news.ring()
+
+    async def _spread(self, made: AsyncIterable[Any]) -> None:
+        """Take the results of a fan-out, ahead of the taker as far as there is room."""
+        fan = self._fans[asyncio.current_task()] = _Fan()
+        results = fan.results
+        async with Intake(made) as stream:
+            async for result in stream:
+                results.append(result)
+                self._tell()
+                while results and self._held >= self._limit and not self._ending:
+                    await self._room.wait()
+                if self._ending:
+                    return
+                if results:
+                    fan.ahead += 1
+                    self._held += 1
+
+    async def _end(self, raised: Exception | None) -> None:
+        self._limit = 0
+        self._ending = True
+        self._room.ring()  # a fan-out that waits for room lands with what it made
+        calls = list(self._ready if self._ordered else self._begun)
+        for call in calls:
+            if self._shape.stop == "cancel" or not _has_run(call):
+                call.cancel()
+        try:
+            await self._pump.stop(beside=calls)
+        finally:
+            await self._intake.abandon()
+            note_others(raised, calls)
+
+
+def _has_run(call: Task) -> bool:
+    coroutine = call.get_coro()
+    return isinstance(coroutine, CoroutineType) and getcoroutinestate(coroutine) != CORO_CREATED

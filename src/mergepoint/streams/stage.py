@@ -1,0 +1,94 @@
+"""Stage: one block at work on a stream of Things."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import aclosing
+from typing import Any, Final
+
+from mergepoint.streams.block_error import BlockError
+from mergepoint.streams.block_type import BlockType
+from mergepoint.streams.context import BlockContext
+from mergepoint.streams.entry import Made
+from mergepoint.streams.gather import Gather, gathered
+from mergepoint.streams.intake import Intake, close
+from mergepoint.streams.leaving import Leaving
+from mergepoint.streams.params import P
+from mergepoint.streams.thing import Thing, stamp
+
+INPUT: Final = "input"
+
+
+def entered(items: Iterable[Any]) -> Iterator[Thing]:
+    """Give items their places in a stream: the ids `0`, `1` and on, and a first entry.
+
+    What is no Thing becomes the content of one. Raises ValueError for a Thing with a history.
+    """
+    for number, item in enumerate(items):
+        thing = item if isinstance(item, Thing) else Thing(item)
+        if thing.history:
+            raise ValueError(f"item {number} is {thing.id} of another stream; give Thing(content)")
+        yield stamp(None, thing.making(Made(id=str(number))), block=INPUT, stage_id=INPUT)
+
+
+async def run_stage(
+    kind: BlockType[P],
+    items: AsyncIterator[Thing],
+    params: P,
+    ctx: BlockContext,
+    *,
+    batch: Gather | None = None,
+) -> AsyncGenerator[Thing, None]:
+    """Give what a block makes of a stream, checked and stamped. Lazy.
+
+    With `batch` the block gets one batch after the other, each as a stream that ends. When the
+    stage ends, fails or is closed, the block, its maps and `items` are closed, whatever the block
+    left open.
+
+    Raises what the block raises, and BlockError where it broke its contract; both say stage,
+    block and item.
+    """
+    leaving = Leaving(kind, ctx)
+    with leaving.located():
+        async with aclosing(Intake(items, leaving.arrived)) as intake:
+            made = (
+                _made(kind, intake, params, ctx)
+                if batch is None
+                else _made_of_batches(kind, gathered(intake, batch, ctx), params, ctx)
+            )
+            async with aclosing(made):
+                async for thing in made:
+                    yield leaving.stamped(thing)
+
+
+async def _made_of_batches(
+    kind: BlockType[P], batches: AsyncIterator[Sequence[Thing]], params: P, ctx: BlockContext
+) -> AsyncGenerator[Any, None]:
+    try:
+        async for members in batches:
+            async with aclosing(_made(kind, _stream(members), params, ctx)) as made:
+                async for thing in made:
+                    yield thing
+    finally:
+        await close(batches)
+
+
+async def _made(
+    kind: BlockType[P], items: AsyncIterator[Thing], params: P, ctx: BlockContext
+) -> AsyncGenerator[Any, None]:
+    """Give what the block yields; at the end close it, and then the maps that it left open."""
+    made = kind.function(items, params, ctx)
+    if not hasattr(made, "__anext__"):
+        raise BlockError(f"gave {made!r} and no async iterator; a block is an async generator")
+    try:
+        async for thing in made:
+            yield thing
+    finally:
+        await close(made)
+        for results in ctx.maps.copy():
+            await close(results)
+
+
+async def _stream(members: Sequence[Thing]) -> AsyncIterator[Thing]:
+    for member in members:
+        yield member

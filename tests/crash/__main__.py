@@ -1,0 +1,12 @@
+"""Run the campaigns: `python -m tests.crash calls|gates [--kills 200] [--form fused] ...`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if __name__ == "__main__":
+    os.environ.setdefault("LANGGRAPH_STRICT_MSGPACK", "true")
+    from tests.crash.command import main
+
+    sys.exit(main())
