@@ -15,14 +15,15 @@ class Disk:
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="mergepoint-benchmark-"))
         self._numbers = itertools.count(1)
+        self._last = self._folder
         finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
     def fresh(self) -> tuple[str, Path]:
         """Give the id of the next run, and an empty folder for it."""
         run = f"run_{next(self._numbers)}"
-        folder = self._folder / run
-        folder.mkdir()
-        return run, folder
+        self._last = self._folder / run
+        self._last.mkdir()
+        return run, self._last
 
     def clear(self) -> None:
         """Remove what earlier runs left."""
@@ -30,5 +31,5 @@ class Disk:
             shutil.rmtree(old)
 
     def written(self) -> int:
-        """Give the bytes of all files that are there."""
-        return sum(file.stat().st_size for file in self._folder.rglob("*") if file.is_file())
+        """Give the bytes that the last run left."""
+        return sum(file.stat().st_size for file in self._last.iterdir())

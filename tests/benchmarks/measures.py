@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tests.benchmarks.bare import bare, calls_alone
 from tests.benchmarks.by_hand import by_hand
@@ -13,6 +13,7 @@ from tests.benchmarks.equality import check_equal
 from tests.benchmarks.model import EchoModel
 from tests.benchmarks.ours import fused, journaled_fused, journaled_subgraphs, subgraphs
 from tests.benchmarks.result import Group, Results, growth
+from tests.benchmarks.steps import Lengths, measure
 from tests.benchmarks.timing import Clock, in_turn
 from tests.benchmarks.work import Enclave, Fan, Flat, Work
 
@@ -30,9 +31,17 @@ class Sizes:
     branches: int = 1_000
     limit: int = 50
     latency: float = 0.02
+    lengths: Lengths = field(default_factory=Lengths)
 
 
-QUICK = Sizes(stages=(5, 20), steps=(30, 300), journaled=(10, 100), slow_stages=3, branches=100)
+QUICK = Sizes(
+    stages=(5, 20),
+    steps=(30, 300),
+    journaled=(10, 100),
+    slow_stages=3,
+    branches=100,
+    lengths=Lengths(rows=(50, 500), saved=(50, 100), part=10),
+)
 
 Measure = Callable[[Sizes, int, Results], None]
 Make = Callable[[Work, EchoModel], Contender]
@@ -111,7 +120,18 @@ def wall(sizes: Sizes, repetitions: int, results: Results) -> None:
     fan.told(results, {"f/b": 1.05, "s/b": None, "h/b": None})
 
 
-MEASURES: dict[str, Measure] = {"enclave": enclave, "flat": flat, "journal": journal, "wall": wall}
+def steps(sizes: Sizes, repetitions: int, results: Results) -> None:
+    """Bytes and CPU a step in rows of up to 10,000, with a journal in a file and a checkpointer."""
+    measure(sizes.lengths, repetitions, results)
+
+
+MEASURES: dict[str, Measure] = {
+    "enclave": enclave,
+    "flat": flat,
+    "journal": journal,
+    "steps": steps,
+    "wall": wall,
+}
 
 
 def _group(

@@ -12,8 +12,9 @@ from langchain_core.runnables import RunnableConfig
 from tests.benchmarks import work as text
 from tests.benchmarks.contender import Contender, Ran, Row
 from tests.benchmarks.disk import Disk
-from tests.benchmarks.work import CRITICS, QUESTION, Enclave, Fan, Work
+from tests.benchmarks.work import CRITICS, QUESTION, Enclave, Fan, Flat, Parts, Work
 
+from mergepoint.core.merge import MergeMode
 from mergepoint.record.file_journal import FileJournal, RunHeader, read_journal
 from mergepoint.record.record import CallRecord
 from mergepoint.run.facts import RUN_ID
@@ -25,15 +26,23 @@ from mergepoint.tree.step import Step
 from mergepoint.tree.template import Template
 
 
-def tree_of(work: Work) -> Block:
+def tree_of(work: Work | Parts) -> Block:
     """Give the work as a tree."""
     if isinstance(work, Enclave):
         return Block([_stage(number, work) for number in range(1, work.stages + 1)])
-    steps = [
-        Step(text.step_prompt(number), name=text.step_name(number))
-        for number in range(1, work.calls + 1)
+    if isinstance(work, Parts):
+        rows = [_steps(work.steps) for _ in range(work.rows)]
+        return Block([Block(row, merge="last_response") for row in rows])
+    keeps = not isinstance(work, Flat) or work.keeps
+    return Block(_steps(work.calls, keeps=keeps), parallel=isinstance(work, Fan))
+
+
+def _steps(count: int, *, keeps: bool = True) -> list[Step]:
+    merge: MergeMode = "all_messages" if keeps else "none"
+    return [
+        Step(text.step_prompt(number), name=text.step_name(number), merge=merge)
+        for number in range(1, count + 1)
     ]
-    return Block(steps, parallel=isinstance(work, Fan))
 
 
 def _stage(number: int, work: Enclave) -> Block:
@@ -68,13 +77,13 @@ def fused(work: Work, model: BaseChatModel) -> Contender:
     return _contender("f", work, model, "fused", _in_memory)
 
 
-def journaled_subgraphs(work: Work, model: BaseChatModel) -> Contender:
+def journaled_subgraphs(work: Work | Parts, model: BaseChatModel) -> Contender:
     """Give what `subgraphs` gives, with each run's journal in a file."""
     disk = Disk()
     return _contender("sj", work, model, "subgraphs", _in_file(work, disk), disk)
 
 
-def journaled_fused(work: Work, model: BaseChatModel) -> Contender:
+def journaled_fused(work: Work | Parts, model: BaseChatModel) -> Contender:
     """Give what `fused` gives, with each run's journal in a file."""
     disk = Disk()
     return _contender("fj", work, model, "fused", _in_file(work, disk), disk)
@@ -90,7 +99,7 @@ def _in_memory() -> Iterator[Opened]:
     yield {"callbacks": [recorder]}, lambda: recorder.journal.records
 
 
-def _in_file(work: Work, disk: Disk) -> Open:
+def _in_file(work: Work | Parts, disk: Disk) -> Open:
     tree = outline(tree_of(work))
 
     @contextmanager
@@ -112,7 +121,7 @@ def _in_file(work: Work, disk: Disk) -> Open:
 
 def _contender(
     letter: str,
-    work: Work,
+    work: Work | Parts,
     model: BaseChatModel,
     form: Form,
     journal: Open,
