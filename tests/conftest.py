@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 # Read when langgraph is imported: a checkpoint may hold plain data and messages, nothing else.
 os.environ.setdefault("LANGGRAPH_STRICT_MSGPACK", "true")
@@ -25,3 +30,11 @@ def _refuse_strangers(event: str, args: tuple[Any, ...]) -> None:
 
 
 sys.addaudithook(_refuse_strangers)
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """Give a folder on a file system in memory where there is one: flushing costs nothing there."""
+    shared = Path("/dev/shm")  # noqa: S108  (a folder of its own is made in it)
+    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as folder:
+        yield Path(folder)

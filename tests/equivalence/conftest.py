@@ -9,12 +9,16 @@ import pytest
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say how many trees were run and what they held; workers send it with their reports."""
-    total: Counter[str] = Counter()
+    totals = {"trees": Counter[str](), "lives": Counter[str]()}
     for outcome in ("passed", "failed"):
         for report in terminalreporter.stats.get(outcome, []):
             for name, counts in getattr(report, "user_properties", ()):
-                if name == "trees":
-                    total.update(counts)
-    if total:
-        told = ", ".join(f"{number} {what}" for what, number in total.items())
-        terminalreporter.write_line(f"equivalence of engines: {told}")
+                if name in totals:
+                    totals[name].update(counts)
+    for name, total in totals.items():
+        if total:
+            told = ", ".join(f"{number} {what}" for what, number in total.items())
+            terminalreporter.write_line(f"{_ABOUT[name]}: {told}")
+
+
+_ABOUT = {"trees": "equivalence of engines", "lives": "killed, resumed and replayed"}

@@ -186,10 +186,10 @@ def _observed(case: Case, work: Work, model: TableModel) -> Observed:
         outputs,
         dict(saw),
         {r.path: _said(r) for r in records if r.answered and r.kind == "step"},
-        {r.path: (r.kind, r.value) for r in records if r.answered and r.kind != "step"},
+        {r.path: (r.kind, r.value) for r in records if r.answered and r.kind in ("call", "gate")},
         {r.path: r.error["type"] for r in records if r.error is not None},
         None if error is None else _fault(error),
-        tuple(_oddities([path for path, _ in saw], records, error)),
+        tuple(_oddities(saw, records, error)),
     )
 
 
@@ -198,12 +198,15 @@ def _said(record: CallRecord) -> tuple[str, str]:
 
 
 def _oddities(
-    called: list[str], records: Sequence[CallRecord], error: Exception | None
+    saw: Sequence[tuple[str, tuple[Line, ...]]],
+    records: Sequence[CallRecord],
+    error: Exception | None,
 ) -> Iterator[str]:
-    paths = [record.path for record in records]
-    if len(set(called)) < len(called) or len(set(paths)) < len(paths):
+    known = [(record.path, record.kind, str(record.prompt)) for record in records]
+    if len(set(saw)) < len(saw) or len(set(known)) < len(known):
         yield "a call was made twice"
-    recorded = [record.path for record in records if record.kind == "step"]
+    called = [path for path, _ in saw]
+    recorded = [record.path for record in records if record.kind in ("step", "inner")]
     if sorted(called) != sorted(recorded):
         yield f"called {called}, recorded {recorded}"
     path = getattr(error, "pipeline_path", "")

@@ -70,6 +70,7 @@ def features(case: Case) -> Counter[str]:
             "with loops": any(isinstance(node, Loop) for _, node in nodes),
             "with gates": any(isinstance(node, Gate) for _, node in nodes),
             "with calls": any(isinstance(node, Call) for _, node in nodes),
+            "with schemas": any(isinstance(node, Step) and node.schema for _, node in nodes),
             "with an exhausted loop": bool(found["exhausted"]),
         }
     )

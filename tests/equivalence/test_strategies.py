@@ -62,6 +62,7 @@ HOLDS: dict[str, Callable[[Node], bool]] = {
         isinstance(node, Step) and isinstance(node.prompt, Told) and bool(node.prompt.defaults)
     ),
     "a system template": lambda node: isinstance(node, Step) and isinstance(node.system, Template),
+    "a schema": lambda node: isinstance(node, Step) and node.schema is not None,
     "a name": lambda node: node.name is not None,
 }
 

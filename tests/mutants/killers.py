@@ -7,10 +7,17 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, HumanMessage
 
-from mergepoint.testing.answers import AnswerTable
+from mergepoint.testing.answers import AnswerTable, Filled
 from mergepoint.testing.case import Case
+from mergepoint.testing.counted import Counted
+from mergepoint.testing.rounds import Rounds
+from mergepoint.testing.spoken import Spoken
 from mergepoint.testing.told import Told
+from mergepoint.testing.verdicts import Verdicts
 from mergepoint.tree.block import Block
+from mergepoint.tree.call import Call
+from mergepoint.tree.gate import Gate
+from mergepoint.tree.loop import Loop
 from mergepoint.tree.node import Node
 from mergepoint.tree.step import Step
 from mergepoint.tree.template import Template
@@ -126,4 +133,79 @@ _KILLERS: Mapping[str, Callable[[], Case]] = {
         ),
         inputs={"tags": ["a"]},
     ),
+    "a loop": lambda: case(
+        Block([_turning(Rounds(3, of="key", key="n")), Step(SEES)]),
+    ),
+    "a loop that holds at once": lambda: case(Block([_turning(Rounds(2)), Step(SEES)])),
+    "a loop that is spent": lambda: case(
+        Block([_turning(Rounds(99), on_exhausted="keep"), Step(SEES)])
+    ),
+    "a loop that never holds": lambda: case(Block([_turning(Rounds(99)), Step("After.")])),
+    "a squashed loop": lambda: case(
+        Block([Loop([Step("A."), Step(SEES)], until=Rounds(10), merge="last_response"), Step(SEES)])
+    ),
+    "a gate that says no": lambda: case(
+        Block(
+            [
+                Gate(
+                    Step("A.", capture_key="a"),
+                    decide=Verdicts(["feedback"]),
+                    merge="last_response",
+                    capture_key="said",
+                ),
+                Step(SEES),
+            ]
+        )
+    ),
+    "an edited answer": lambda: case(
+        Block([_edited(Step("A.", capture_key="a")), Step(Template("Of {{ a }}"))])
+    ),
+    "an edited structure": lambda: case(
+        Block([_edited(Step("A.", capture_key="a", schema=Filled)), Step(Template("Of {{ a }}"))])
+    ),
+    "who decides spoils": lambda: case(
+        Block([Gate(Step("A."), decide=Verdicts(["approve"], spoils=True)), Step(SEES)])
+    ),
+    "a call that speaks": lambda: case(
+        Block(
+            [Call(Counted("list"), merge="all_messages", capture_key="found"), Step(SEES)],
+        )
+    ),
+    "a silent call": lambda: case(Block([Call(Counted("blank"), capture_key="a"), Step(SEES)])),
+    "a runnable": lambda: case(
+        Block([Step("A."), Call(Spoken("whole", asks=True), merge="all_messages"), Step(SEES)])
+    ),
+    "arguments": lambda: case(
+        Block(
+            [Call(Counted("count"), args={"what": Template("{{ tags }}")}, capture_key="found")],
+            inputs=["tags"],
+        ),
+        inputs={"tags": ["a", 1]},
+    ),
+    "spoiled arguments": lambda: case(
+        Block(
+            [
+                Call(Counted("spoil"), args={"what": ["a"]}, capture_key="one", name="one"),
+                Loop(
+                    [Call(Counted("spoil"), args={"what": ["a"]}, capture_key="two")],
+                    until=Rounds(99),
+                    max_iterations=2,
+                    on_exhausted="keep",
+                ),
+            ],
+        ),
+    ),
+    "a structure": lambda: case(
+        Block([Step("A.", schema=Filled, capture_key="a"), Step(Template("Of {{ a }}"))])
+    ),
 }
+
+
+def _turning(until: Rounds, **fields: Any) -> Loop:
+    """Give a loop that counts its iterations, at most four."""
+    count = Call(Counted("next", counter="n"), capture_key="n")
+    return Loop([Step(SEES), count], until=until, max_iterations=4, **fields)
+
+
+def _edited(node: Node) -> Gate:
+    return Gate(node, decide=Verdicts(["edit"]))

@@ -15,20 +15,18 @@ from types import CodeType, FunctionType, ModuleType
 
 import pytest
 
+BROKEN = frozenset({"NameError", "TypeError", "AttributeError", "UnboundLocalError", "ImportError"})
+"""What a mutant that cannot even run would raise: that would prove nothing."""
+
 
 @dataclass(frozen=True)
 class Mutant:
-    """A fault: its name, where it is, the expression and its replacement.
-
-    `case` names what shows it, `seen_in` the forms that then disagree with the reference.
-    """
+    """A fault: its name, where it is, the expression and its replacement."""
 
     name: str
     module: str
     old: str
     new: str
-    case: str
-    seen_in: frozenset[str]
 
 
 def apply(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
 from mergepoint.core.errors import ReplayMiss
-from mergepoint.record.answers import Asked, Replayed, Resumed, Reused
+from mergepoint.record.answers import Asked, Continued, Replayed, Resumed, Reused, answers_of
 from mergepoint.record.record import CallKey, CallRecord
 from mergepoint.record.request import Digests, setting_digest
 
@@ -109,6 +109,41 @@ def test_a_record_of_the_same_path_comes_first() -> None:
     assert [one.response if one else None for one in found] == ["second", "first"]
 
 
+def test_a_run_that_goes_on_takes_its_own_answers_first() -> None:
+    """Then those of the other run; what is its own is known, so that it is not written again."""
+    own, other = record("a", "1", "own"), record("b", "2", "other")
+    answers = Continued([own], Resumed([record("a", "1", "not asked"), other]))
+    found = [answers.find(asked("a", "1")), answers.find(asked("b", "2"))]
+    assert found == [own, other]
+    assert [one is not None and answers.owns(one) for one in found] == [True, False]
+
+
+def test_what_was_reused_before_a_stop_is_not_given_to_another_call() -> None:
+    """Of two samples that were reused one is on record; the other call gets the second."""
+    before = [record("s/1", "1", "first"), record("s/2", "1", "second")]
+    own = replace(record("t/1", "1", "first"), source="replayed")
+    answers = Continued([own], Reused(before))
+    found = [answers.find(asked(path, "1")) for path in ("t/2", "t/1", "t/3")]
+    assert [one.response if one else None for one in found] == ["second", "first", None]
+
+
+def test_a_strict_replay_that_goes_on_stays_strict() -> None:
+    """What neither run has on record is a miss, and no live call."""
+    answers = Continued([record("a", "1")], Replayed([record("a", "1"), record("b", "2")]))
+    assert answers.find(asked("b", "2")) is not None
+    with pytest.raises(ReplayMiss):
+        answers.find(asked("b", "3"))
+
+
+def test_answers_are_of_what_there_is() -> None:
+    """A run without records takes those of the other, one without another its own."""
+    other = Replayed([])
+    assert answers_of([], None) is None
+    assert answers_of([], other) is other
+    assert isinstance(answers_of([record("a", "1")], None), Resumed)
+    assert isinstance(answers_of([record("a", "1")], other), Continued)
+
+
 def test_a_strict_miss_shows_the_nearest_request() -> None:
     """A changed prompt is shown as a diff against the recorded one."""
     answers = Replayed([record("a/draft", "1")])
@@ -131,7 +166,7 @@ def test_a_strict_miss_says_that_the_context_differs() -> None:
 
 
 def test_a_digest_is_of_what_is_said() -> None:
-    """Ids and metadata are no part of a request; text, type and order are."""
+    """Ids and metadata are no part of a request; text, type and order of every message are."""
     digests = Digests()
     setting = setting_digest("m:1", {"temperature": 0.1}, "as_is", None)
 
@@ -144,6 +179,8 @@ def test_a_digest_is_of_what_is_said() -> None:
     assert plain != request(AIMessage("b"), HumanMessage("a"))
     assert plain != request(HumanMessage("a"), HumanMessage("b"))
     assert plain != request(HumanMessage("a"), AIMessage("b!"))
+    assert plain != request(HumanMessage("a!"), AIMessage("b"))
+    assert plain != request(AIMessage("b"))
 
 
 def test_a_digest_is_of_how_it_is_asked() -> None:

@@ -8,8 +8,6 @@ import os
 import random
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
@@ -117,14 +115,6 @@ def real_run() -> tuple[RunHeader, tuple[CallRecord, ...]]:
     records = ctx.recorder.journal.records
     header = replace(HEADER, tree=outline(tree), messages=(HumanMessage("Base."),))
     return header, (*records, failure("mp/s27"), failure("mp/s27"))
-
-
-@pytest.fixture
-def memory() -> Iterator[Path]:
-    """Give a folder on a file system in memory where there is one: flushing costs nothing there."""
-    shared = Path("/dev/shm")  # noqa: S108  (a folder of its own is made in it)
-    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as folder:
-        yield Path(folder)
 
 
 def real_journal(folder: Path) -> Path:

@@ -23,6 +23,7 @@ from mergepoint.testing.scripted import ScriptedModel
 from mergepoint.testing.strategies import cases
 from mergepoint.tree.block import Block
 from mergepoint.tree.fold import Messages
+from mergepoint.tree.loop import Loop
 from mergepoint.tree.outline import from_outline, outline
 from mergepoint.tree.step import Step
 
@@ -127,6 +128,19 @@ def test_replay_of_a_run_that_broke_off_has_no_state_and_the_views_there_are() -
     found = replay(records, tree, base=State())
     assert found.state is None
     assert set(found.views) == {"pipeline/step_01", "pipeline/sides/b", "pipeline/sides/c"}
+
+
+def test_replay_of_siblings_goes_on_after_one_that_failed() -> None:
+    """A loop that came to no end does not hide what the calls beside it saw."""
+    turning = Loop([Step("B.", name="b")], until="done", max_iterations=1, name="turning")
+    tree = Block([turning, Step("C.", name="c")], parallel=True)
+    records = [
+        CallRecord(key=CallKey("r", "", path), prompt="A.", response="x")
+        for path in ("pipeline/turning/iteration_01/b", "pipeline/c")
+    ]
+    found = replay(records, tree, base=State())
+    assert found.state is None
+    assert set(found.views) == {record.path for record in records}
 
 
 def test_replay_takes_answers_and_not_failures() -> None:

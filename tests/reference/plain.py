@@ -48,7 +48,8 @@ def plain(node: Node) -> dict[str, Any]:
     if isinstance(node, Call):
         return {**shared, "target": plain_target(node.target), "args": plain_args(node.args)}
     system = None if node.system is None else plain_text(node.system)
-    return {**shared, "prompt": plain_text(node.prompt), "system": system}
+    texts = {"prompt": plain_text(node.prompt), "system": system}
+    return {**shared, **texts, "structured": node.schema is not None}
 
 
 def plain_text(text: object) -> dict[str, Any]:

@@ -6,8 +6,9 @@ began. A fault that interpreter and compiler share is a disagreement with this f
 
 A tree is a dict: `kind`, `name` (or None), `merge`, `capture_key`. A block has `parallel`,
 `children` and, at the root, `inputs` (name, then a default if there is one); a loop `children`,
-`until`, `most` and `keeps`; a gate `child`, `question` and `words`; a step `prompt` and `system`
-(or None); a call `target` and `args` (or None).
+`until`, `most` and `keeps`; a gate `child`, `question` and `words`; a step `prompt`, `system`
+(or None) and `structured`, which makes a form with two fields of its answer; a call `target` and
+`args` (or None).
 
 A text is a dict too: {"kind": "literal", "text"}, {"kind": "template", "text", "defaults"} or
 {"kind": "function", "parts", "defaults", "declared"}, where a part says something about the run
@@ -161,9 +162,15 @@ def run_node(node: Tree, path: str, world: Copy, now: Run) -> None:
     if node["capture_key"] is not None and node["kind"] not in ("call", "gate"):
         if not answered:
             raise Failed("ValueError", path)
-        world.write(node["capture_key"], answered[-1][0][1])
+        text = answered[-1][0][1]
+        world.write(node["capture_key"], json.loads(text) if structured(node) else text)
     for (role, text), origin in kept:
         world.add(role, text, origin)
+
+
+def structured(node: Tree) -> bool:
+    """Say whether a node is a step whose answer has fields."""
+    return node["kind"] == "step" and bool(node["structured"])
 
 
 def run_in_order(node: Tree, path: str, mine: Copy, now: Run) -> None:
@@ -266,17 +273,19 @@ def run_gate(node: Tree, path: str, mine: Copy, now: Run) -> None:
     own = child["capture_key"] if child["kind"] != "gate" else None
     seen = digest(f"{path}?{node['question']}", lines, values)
     word = node["words"][int(seen, 16) % len(node["words"])]
-    verdict = judged(word, seen, sorted(values), path, has_text=bool(answered) or own in values)
+    text = json.dumps({"edited": seen}) if structured(child) else f"edited {seen}"
+    has_text = bool(answered) or own in values
+    verdict = judged(word, seen, sorted(values), path, text=text if has_text else None)
     now.done[path] = ("gate", verdict)
     if "text" in verdict:
         if own in values:
-            values[own] = verdict["text"]
+            values[own] = json.loads(text) if structured(child) else text
         if answered:
             lines[answered[-1]] = ("assistant", verdict["text"])
     values.update(verdict.get("outputs", {}))
     if verdict["decision"] != "reject":
-        for (role, text), origin in zip(lines, origins, strict=True):
-            mine.add(role, text, origin)
+        for entry, origin in zip(lines, origins, strict=True):
+            mine.add(*entry, origin)
         for key, value in values.items():
             mine.write(key, value)
     if node["capture_key"] is not None:
@@ -285,15 +294,15 @@ def run_gate(node: Tree, path: str, mine: Copy, now: Run) -> None:
 
 
 def judged(
-    word: str, seen: str, keys: Sequence[str], path: str, *, has_text: bool
+    word: str, seen: str, keys: Sequence[str], path: str, *, text: str | None
 ) -> dict[str, Any]:
-    """Give what a word decides about what is shown."""
+    """Give what a word decides about what is shown; `text` is what an edit would put there."""
     if word == "raise":
         raise Failed("ToldToFail", path)
     if word == "odd":
         raise Failed("ValueError", path)
-    if word == "edit" and has_text:
-        return {"decision": "edit", "feedback": "better so", "text": f"edited {seen}"}
+    if word == "edit" and text is not None:
+        return {"decision": "edit", "feedback": "better so", "text": text}
     if word == "outputs" and keys:
         return {"decision": "edit", "feedback": "", "outputs": {keys[0]: ["edited", seen]}}
     if word == "feedback":
@@ -378,6 +387,7 @@ def given_by(target: Tree, given: Any, path: str, mine: Copy, now: Run) -> Any:
         "read": read,
         "next": counted,
         "draw": lambda: now.draw(path, 0),
+        "ask": lambda: asked(path, now),
         "blank": lambda: None,
     }
     found = gives[target["gives"]]()
@@ -386,6 +396,15 @@ def given_by(target: Tree, given: Any, path: str, mine: Copy, now: Run) -> Any:
     if target["gives"] == "spoil":
         given = {name: str(value) for name, value in given.items()}
     return {"given": given, "found": found}
+
+
+def asked(path: str, now: Run) -> list[str]:
+    """Give what the model says to two questions of a function; the last one is what it saw."""
+    answers: list[str] = []
+    for question in ("First?", "And after {}?"):
+        now.saw[path] = [("user", question.format(*answers))]
+        answers.append(now.answer(path, now.saw[path]))
+    return answers
 
 
 def spoken(target: Tree, mine: Copy) -> tuple[Any, list[Line]]:
@@ -429,6 +448,9 @@ def run_step(node: Tree, path: str, mine: Copy, now: Run) -> None:
     if not response.strip():
         now.failed[path] = "ValueError"
         raise Failed("ValueError", path)
+    if node["structured"]:
+        form = {"said": response, "seen": len(view)}
+        response = json.dumps(form, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     now.calls[path] = (prompt, response)
     mine.add("user", prompt, f"{path}/0")
     mine.add("assistant", response, f"{path}/1")

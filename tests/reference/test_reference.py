@@ -21,8 +21,9 @@ from mergepoint.tree.template import Template
 def step(text: str, **fields: Any) -> dict[str, Any]:
     """Give a step as plain data."""
     prompt = fields.pop("prompt", {"kind": "literal", "text": text})
-    shared = {"name": None, "merge": "all_messages", "capture_key": None, "system": None}
-    return {"kind": "step", **shared, "prompt": prompt, **fields}
+    shared = {"name": None, "merge": "all_messages", "capture_key": None}
+    rest = {"system": None, "structured": False}
+    return {"kind": "step", **shared, **rest, "prompt": prompt, **fields}
 
 
 def block(*children: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -82,6 +83,13 @@ def test_the_last_response_is_taken_after_nested_merges() -> None:
     )
     assert found["outputs"] == {"k": "step_01 of 2"}
     assert found["messages"][1:] == [("assistant", "step_01 of 2")]
+
+
+def test_a_structured_answer_is_a_form_and_its_capture_has_fields() -> None:
+    """The line is canonical JSON of what was said and how much was seen, the capture the same."""
+    found = go(block(step("A", structured=True, capture_key="k")))
+    assert found["messages"][-1] == ("assistant", '{"said":"step_01 of 2","seen":2}')
+    assert found["outputs"] == {"k": {"said": "step_01 of 2", "seen": 2}}
 
 
 def test_an_answer_of_the_base_is_no_response() -> None:

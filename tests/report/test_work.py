@@ -10,6 +10,14 @@ from mergepoint.record.record import CallKey, CallRecord
 from mergepoint.report.work import Work
 
 STEP: dict[str, Any] = {"path": "p/s", "kind": "step", "merge": "none"}
+INSIDE = ("p/l/iteration_01", "p/l/iteration_01/s")
+
+
+def body(loop: str) -> dict[str, Any]:
+    """Give the outline of a loop's body."""
+    path = f"{loop}/iteration_01"
+    step = {**STEP, "path": f"{path}/s"}
+    return {"path": path, "kind": "block", "merge": "all_messages", "nodes": [step]}
 
 
 def answer(path: str) -> CallRecord:
@@ -34,3 +42,12 @@ def test_a_part_that_ran_alone_ends_at_its_own_root() -> None:
     tree = {"path": "whole/p", "kind": "block", "merge": "all_messages", "nodes": []}
     work = Work.of({**tree, "nodes": [{**STEP, "path": "whole/p/s"}]}, [answer("whole/p/s")])
     assert work.way_up("whole/p/s") == ["whole/p/s", "whole/p"]
+
+
+def test_what_failed_at_its_own_exit_was_not_left() -> None:
+    """A loop that never held made no exit, and none around it did, though all calls answered."""
+    loop = {"path": "p/l", "kind": "loop", "merge": "all_messages", "nodes": [body("p/l")]}
+    tree = {"path": "p", "kind": "block", "merge": "all_messages", "nodes": [loop]}
+    records = [answer("p/l/iteration_01/s")]
+    assert set(Work.of(tree, records).kept) == {"p", "p/l", *INSIDE}
+    assert set(Work.of(tree, records, failed_at="p/l").kept) == set(INSIDE)

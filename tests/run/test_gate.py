@@ -167,6 +167,23 @@ def test_a_decision_on_record_is_not_asked_for_again(engine: Engine) -> None:
     assert asked == []
 
 
+def test_a_decision_is_for_what_it_was_about(engine: Engine) -> None:
+    """Where something else is held back than was decided about, somebody is asked again."""
+    first = Recorder()
+    engine(tree(lambda question: "approve"), model(), recorder=first)
+    asked: list[str] = []
+
+    def decide(question: Question) -> str:
+        asked.append(str(question.kept.messages[-1].text))
+        return "reject"
+
+    gates = [record for record in first.journal.records if record.kind == "gate"]
+    other = ScriptedModel(by_path={"work/approval/plan": "another plan", "work/go": "done"})
+    end = engine(tree(decide), other, recorder=Recorder(answers=Resumed(gates)))
+    assert asked == ["another plan"]
+    assert end.texts == ["Go.", "done"]
+
+
 def parallel_gates() -> Block:
     """Give two gates side by side."""
     gates = [

@@ -21,6 +21,7 @@ from mergepoint.run.graph import Form, Graph, compile_graph
 from mergepoint.run.recorder import Recorder
 from mergepoint.run.resume import aresume_graph, resume_graph
 from mergepoint.run.runner import ChatRunner
+from mergepoint.testing.killed import Killed, KillingStore
 from mergepoint.testing.scripted import ScriptedModel
 from mergepoint.tree.block import Block
 from mergepoint.tree.budget import Budget
@@ -266,6 +267,34 @@ def test_a_graph_takes_over_the_answers_of_another_run(tmp_path: Path, form: For
     strict = compile_graph(tree(), model=echo(), form=form, replay=tmp_path / "r2")
     with pytest.raises(ReplayMiss, match="pipeline/d asks something else"):
         strict.invoke(GIVEN)
+
+
+@pytest.mark.parametrize("way", ["reuse", "replay"])
+def test_a_run_that_takes_over_answers_goes_on_with_them(
+    tmp_path: Path, form: Form, way: str
+) -> None:
+    """Killed in the middle it takes the rest from the other run too, and asks no model."""
+    ChatRunner(echo(), form=form, journal=tmp_path).run(started(), tree())
+    idle = ScriptedModel([])
+    about: Any = {"form": form, way: tmp_path / "r1"}
+    killing = KillingStore(FileStore(tmp_path), at=2)
+    with pytest.raises(Killed):
+        ChatRunner(idle, journal=killing, **about).run(started("r2"), tree())
+    again = ChatRunner(idle, journal=tmp_path, **about).run(started("r2"), tree())
+    assert again.text == "to D."
+    graph = compile_graph(tree(), model=idle, journal=killing, **about)
+    with pytest.raises(Killed):
+        graph.invoke({**GIVEN, "messages": []}, config(mergepoint_run_id="r3"))
+    graph = compile_graph(tree(), model=idle, journal=tmp_path, **about)
+    found = graph.invoke({**GIVEN, "messages": []}, config(mergepoint_run_id="r3"))
+    assert texts(found["messages"]) == ["to D."]
+    records = FileStore(tmp_path).read("r3")[1]
+    assert len({record.path for record in records}) == len(records)
+
+
+def started(run_id: str = "r1") -> RunContext:
+    """Give the context of a run."""
+    return RunContext(run_id=run_id, inputs={"topic": "rain"})
 
 
 def test_what_excludes_or_names_nothing_is_told(tmp_path: Path) -> None:

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tests.run.engines import Engine, texts
 
-from mergepoint import Block, Loop, PromptContext, RailError, Step, StepError, Template
+from mergepoint import (
+    Block,
+    Loop,
+    PromptContext,
+    RailError,
+    RunContext,
+    Step,
+    StepError,
+    Template,
+    read_transcript,
+    run_generation,
+)
 from mergepoint.core.state import State
 from mergepoint.record.replay import replay
+from mergepoint.run.generation import TRANSCRIPT
+from mergepoint.run.graph import Form
 from mergepoint.run.recorder import Recorder
 from mergepoint.testing.scripted import ScriptedModel
 from mergepoint.tree.call import Call
@@ -119,6 +134,22 @@ def test_an_until_that_raises_is_told_with_the_loops_path(engine: Engine) -> Non
     with pytest.raises(ZeroDivisionError) as caught:
         engine(Loop([Step("Hi.")], until=until, name="loop"), ScriptedModel(["a"]))
     assert getattr(caught.value, "pipeline_path", "") == "loop"
+
+
+def test_a_run_whose_until_raises_is_written_down(tmp_path: Path, form: Form) -> None:
+    """Its transcript holds the calls that were answered, and the error."""
+
+    def until(ctx: PromptContext) -> bool:
+        raise ZeroDivisionError("odd")
+
+    tree = Loop([Step("Hi.", name="hi")], until=until, name="loop")
+    ctx = RunContext(run_id="r1")
+    with pytest.raises(ZeroDivisionError):
+        run_generation(tree, model=ScriptedModel(["a"]), ctx=ctx, runs=tmp_path, form=form)
+    transcript = read_transcript(tmp_path / "r1" / TRANSCRIPT)
+    assert [record.path for record in transcript.records] == ["loop/iteration_01/hi"]
+    assert transcript.error is not None
+    assert transcript.error["type"] == "ZeroDivisionError"
 
 
 def test_loops_in_loops_count_their_own_rounds(engine: Engine) -> None:

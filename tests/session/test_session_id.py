@@ -54,10 +54,11 @@ def test_an_id_that_is_not_safe_is_refused(tmp_path: Path, name: Any) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["a", "A-1_b", "0" * 100, new_session_id()])
+@pytest.mark.parametrize("name", ["a", "A-1_b", "0" * 100, "6f1c7a0e-4b5d-4d0f-9a39-1f0f6a8f3c11"])
 def test_a_safe_id_is_taken(name: str) -> None:
     """UUIDs and plain words of letters, digits, '-' and '_' are ids."""
     assert checked_session_id(name) == name
+    assert checked_session_id(new_session_id())
 
 
 @given(st.text(max_size=12))

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.run.crash import ServedModel
+from tests.crash.doomed import AskingModel, Line, Tell
 
 from mergepoint import Block, Node, Step, TurnRunner, open_session
 
 SESSION = "talk"
 STEPS = 4
+
+
+class Nobody(Tell):
+    """Who counts nothing: these turns are counted at the server alone."""
+
+    def __init__(self) -> None: ...
+
+    def __call__(self, what: str, about: Any = None) -> None:
+        """Hear it."""
 
 
 def tree() -> Node:
@@ -23,4 +32,5 @@ def take(url: str, sessions: str, text: str, ready: Any) -> None:
     """Take a turn, or go on with it where it was accepted before."""
     memory = open_session(SESSION, sessions=sessions)
     ready.set()
-    TurnRunner(tree(), model=ServedModel(url=url)).run(memory, text, message_id=f"user-{text}")
+    model = AskingModel(ask=Line(url, 0, Nobody()))
+    TurnRunner(tree(), model=model).run(memory, text, message_id=f"user-{text}")

@@ -57,5 +57,5 @@ def look_up(call: ModelCall, messages: Sequence[BaseMessage], keeper: Keeper) ->
         sample=call.sample,
     )
     call.answer = keeper.answers.find(asked)
-    if call.answer is not None and keeper.answers.same_run:
+    if call.answer is not None and keeper.answers.owns(call.answer):
         call.journals = [one for one in call.journals if one is not keeper.journal]

@@ -7,7 +7,7 @@ import json
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from langchain_core.messages import BaseMessage
@@ -15,6 +15,7 @@ from langchain_core.messages import BaseMessage
 from mergepoint.core.errors import ReplayMiss
 from mergepoint.core.path import nearest
 from mergepoint.record.record import CallRecord, Kind
+from mergepoint.record.standing import Key, full_path_of, key_of, standing
 from mergepoint.tree.step import Content
 
 
@@ -38,16 +39,14 @@ class Asked:
 
 
 class Answers(Protocol):
-    """Where recorded answers are looked up.
-
-    `same_run` says that the records are those of the journal that is being written, so that a
-    found answer is not written again.
-    """
-
-    same_run: bool
+    """Where recorded answers are looked up."""
 
     def find(self, asked: Asked) -> CallRecord | None:
         """Give the record that answers a call, or None: then the call is made."""
+        ...
+
+    def owns(self, record: CallRecord) -> bool:
+        """Say whether an answer is of the journal that is being written: it is there already."""
         ...
 
 
@@ -55,18 +54,29 @@ class Answers(Protocol):
 class Resumed:
     """Answers of the run that is going on: by path, request and sample.
 
-    An answer that was hidden in part is not on record, and is asked for again.
+    An answer that was hidden in part is not on record, and is asked for again. A call that was left
+    out stays so.
     """
 
     records: Iterable[CallRecord]
-    same_run: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
-        self._found = {_key(record): record for record in self.records if _whole(record)}
+        whole = [record for record in self.records if not record.masked]
+        self._found = standing(whole, key_of)
+        outer = (record for record in whole if record.kind != "inner")
+        self._stands = standing(outer, full_path_of)
 
     def find(self, asked: Asked) -> CallRecord | None:
         """Give the record of the same path, request and sample."""
         return self._found.get(_key_of(asked))
+
+    def owns(self, record: CallRecord) -> bool:
+        """Say whether it stands in the run's journal as it is.
+
+        Where another answer came after it, at the same path and to another request, it is to be
+        written again: the newest at a path stands.
+        """
+        return record.kind == "inner" or self._stands.get(record.key.full_path) is record
 
 
 @dataclass
@@ -79,7 +89,6 @@ class Reused:
     """
 
     records: Iterable[CallRecord]
-    same_run: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -88,7 +97,7 @@ class Reused:
         self._inside: dict[str, list[CallRecord]] = defaultdict(list)
         for record in self.records:
             if _whole(record) and (record.request or record.kind != "inner"):
-                self._exact[_key(record)] = record
+                self._exact[key_of(record)] = record
                 self._alike[record.request].append(record)
                 if record.kind == "inner":
                     self._inside[record.key.full_path].append(record)
@@ -105,10 +114,14 @@ class Reused:
                     self._use(inner)
             return record
 
+    def owns(self, record: CallRecord) -> bool:
+        """Say no: all records are of another run."""
+        return False
+
     def _use(self, record: CallRecord) -> None:
         """Let a record answer nothing any more."""
-        if self._exact.get(_key(record)) is record:
-            del self._exact[_key(record)]
+        if self._exact.get(key_of(record)) is record:
+            del self._exact[key_of(record)]
         unused = self._alike[record.request]
         self._alike[record.request] = [one for one in unused if one is not record]
 
@@ -118,10 +131,9 @@ class Replayed:
     """Answers for a strict replay: a call that is not on record is an error."""
 
     records: Iterable[CallRecord]
-    same_run: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        self._found = {_key(record): record for record in self.records if record.answered}
+        self._found = standing(self.records, key_of)
 
     def find(self, asked: Asked) -> CallRecord:
         """Give the record of the same path, request and sample.
@@ -132,6 +144,10 @@ class Replayed:
         if record is None:
             raise ReplayMiss(self._miss(asked))
         return record
+
+    def owns(self, record: CallRecord) -> bool:
+        """Say no: all records are of another run."""
+        return False
 
     def _miss(self, asked: Asked) -> str:
         inner = asked.kind == "inner"
@@ -153,15 +169,59 @@ class Replayed:
         return f"the call at {asked.path} asks something else than what is on record:\n{reason}"
 
 
+@dataclass
+class Continued:
+    """Answers of a run that goes on, then of the run that it takes answers from.
+
+    What was reused before it stopped is used there too, so that each record still answers one
+    call. A strict replay stays one.
+    """
+
+    records: Iterable[CallRecord]
+    others: Answers
+
+    def __post_init__(self) -> None:
+        records = tuple(self.records)
+        self._own = Resumed(records)
+        self._known = {id(record) for record in records}
+        self._held = records  # so that an identity stays that of its record
+        for record in records if isinstance(self.others, Reused) else ():
+            if record.source == "replayed" and _whole(record):
+                self.others.find(_asked_for(record))
+
+    def find(self, asked: Asked) -> CallRecord | None:
+        """Give the run's own record, else that of the other run. Raises what that raises."""
+        return self._own.find(asked) or self.others.find(asked)
+
+    def owns(self, record: CallRecord) -> bool:
+        """Say whether it is one of the run's own records, and stands there."""
+        return id(record) in self._known and self._own.owns(record)
+
+
+def answers_of(records: Iterable[CallRecord], others: Answers | None) -> Answers | None:
+    """Give what stands in for calls: what a run has on record, and what it takes over."""
+    own = tuple(records)
+    if not own:
+        return others
+    return Resumed(own) if others is None else Continued(own, others)
+
+
+def _asked_for(record: CallRecord) -> Asked:
+    return Asked(
+        path=record.key.full_path,
+        request=record.request,
+        prompt=record.prompt,
+        model=record.model,
+        params=record.params,
+        context=record.context,
+        lead=record.lead,
+        kind=record.kind,
+        sample=record.sample,
+    )
+
+
 def _whole(record: CallRecord) -> bool:
     return record.answered and not record.masked
-
-
-Key = tuple[str, str, int]
-
-
-def _key(record: CallRecord) -> Key:
-    return (record.key.full_path, record.request, record.sample)
 
 
 def _key_of(asked: Asked) -> Key:

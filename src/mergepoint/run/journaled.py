@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 
 from mergepoint.core.errors import StepError, TreeError
-from mergepoint.record.answers import Answers, Replayed, Resumed, Reused
+from mergepoint.record.answers import Answers, Replayed, Reused, answers_of
 from mergepoint.record.file_store import JOURNAL, FileStore
 from mergepoint.record.header import RunHeader
 from mergepoint.record.journal import MemoryJournal
@@ -37,6 +37,7 @@ class Given:
     seed: int
     messages: Sequence[BaseMessage]
     inputs: Mapping[str, Any]
+    meta: Mapping[str, Any] = field(default_factory=dict)
 
     def differs(self, header: RunHeader) -> list[str]:
         """Name what a run on record was given otherwise; what was hidden there is not compared.
@@ -101,6 +102,7 @@ class Journaling:
             messages=tuple(whole_messages(given.messages)),
             tree=outline(self.tree, self.path),
             requests=statics(self.tree, self.path, self.calls),
+            meta=dict(given.meta),
         )
         return self.store.create(header)
 
@@ -170,13 +172,13 @@ def named_run(store: Store | None, run: Path | str) -> tuple[Store, str]:
 def hold_journal(ctx: RunContext, journal: RunJournal, answers: Answers | None) -> None:
     """Let a context's recorder write to a run's journal.
 
-    What is on record there stands in for calls; in a new run the answers do.
+    What is on record there stands in for calls, and then the answers do.
     """
     header, records = journal.header, journal.records
     ctx.seed, ctx.created_at = header.seed, header.created_at
     ctx.earlier = ctx.recorder.journal.records
     ctx.recorder.journal = journal
-    ctx.recorder.answers = Resumed(records) if records else answers
+    ctx.recorder.answers = answers_of(records, answers)
 
 
 def end_journal(ctx: RunContext, journal: RunJournal) -> None:

@@ -12,7 +12,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 
 from mergepoint.core.path import SEPARATOR, join
-from mergepoint.record.answers import Resumed
+from mergepoint.record.answers import answers_of
 from mergepoint.record.store import RunJournal
 from mergepoint.run.facts import RUN_ID, THREAD, Facts, unused_run_id, unused_run_ids
 from mergepoint.run.journaled import Given, Journaling, Origin, Other
@@ -65,7 +65,7 @@ class Rooted:
                 purses.append(self.spending.ledger(records))
             recorder = Recorder(
                 journal,
-                answers=Resumed(records) if records else self.origin.answers(self.journaling.store),
+                answers=answers_of(records, self.origin.answers(self.journaling.store)),
                 purse=purses[0] if purses else None,
             )
             options = {**config.get("configurable", {}), RUN_ID: header.run_id}

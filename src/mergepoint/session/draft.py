@@ -122,7 +122,7 @@ def checked_id(given: str | None) -> str | None:
     if given is None or (given and len(given) <= _LONGEST and not _CONTROL.search(given)):
         return given
     raise SessionError(
-        f"no id for a message or step: {ascii(given[:100])}. Give 1 to {_LONGEST} characters "
+        f"no id for a message or step: {given[:100]!a}. Give 1 to {_LONGEST} characters "
         "without control characters, or none for an id of its own"
     )
 

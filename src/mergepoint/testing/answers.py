@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
-from pydantic import PrivateAttr
+from langchain_core.runnables import Runnable
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from pydantic import BaseModel, PrivateAttr
 
 Line = tuple[str, str]
 """A message as data: role and text."""
@@ -40,6 +43,16 @@ FAILURES: Mapping[str, Callable[[str], Exception] | str] = {
     "provider": lambda body: ProviderFault(status=503, body=body),
 }
 """Ways for a call to fail: an error of some type, or an answer that is blank."""
+
+
+class Filled(BaseModel):
+    """The schema of random trees: how many messages a table saw, and the answer that it gives.
+
+    Its fields are not in the order of the alphabet, which is that of canonical JSON.
+    """
+
+    seen: int
+    said: str
 
 
 @dataclass(frozen=True)
@@ -83,7 +96,8 @@ class TableModel(BaseChatModel):
     """A chat model that answers from a table, and keeps what each path saw.
 
     The path is read from the call's `metadata["mergepoint"]["path"]`. Half of its answers are
-    content blocks, with reasoning before the text, as newer providers give them.
+    content blocks, with reasoning before the text, as newer providers give them. Asked for
+    structure it fills in `Filled`, half of the time as a tool call and else as JSON text.
     """
 
     table: AnswerTable
@@ -99,17 +113,24 @@ class TableModel(BaseChatModel):
     def _llm_type(self) -> str:
         return "answer-table"
 
-    def _answer(self, messages: list[BaseMessage], metadata: Mapping[str, Any]) -> ChatResult:
+    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[LanguageModelInput, Any]:
+        """Give a model that is asked for structure."""
+        return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], **kwargs)
+
+    def _answer(
+        self, messages: list[BaseMessage], metadata: Mapping[str, Any], tools: Sequence[Any]
+    ) -> ChatResult:
         path = str(metadata["mergepoint"]["path"])
         seen = tuple(map(line, messages))
         self._saw.append((path, seen))
         text = self.table(path, seen)
-        blocks: list[str | dict[str, Any]] = [
-            {"type": "reasoning", "reasoning": f"thought at {path}"},
-            {"type": "text", "text": text},
-        ]
-        plain = int(self.table.digest(path, seen)[-1], 16) % 2
-        message = AIMessage(text if plain else blocks)
+        plain = int(self.table.digest(path, seen)[-1], 16) % 2 == 1
+        message = _told(text, path, plain=plain)
+        if tools and text.strip():
+            filled = Filled(said=text, seen=len(seen)).model_dump()
+            name = tools[0]["function"]["name"]
+            call = {"name": name, "args": filled, "id": f"call at {path}"}
+            message = AIMessage(json.dumps(filled)) if plain else AIMessage("", tool_calls=[call])
         return ChatResult(generations=[ChatGeneration(message=message)])
 
     def _generate(
@@ -119,7 +140,8 @@ class TableModel(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        return self._answer(messages, run_manager.metadata if run_manager else {})
+        metadata = run_manager.metadata if run_manager else {}
+        return self._answer(messages, metadata, kwargs.get("tools", ()))
 
     async def _agenerate(
         self,
@@ -133,4 +155,11 @@ class TableModel(BaseChatModel):
         # Calls that start together end in an order of their own, the same in every run.
         for _ in range(int(self.table.digest(path, ())[0], 16) % 4):
             await asyncio.sleep(0)
-        return self._answer(messages, metadata)
+        return self._answer(messages, metadata, kwargs.get("tools", ()))
+
+
+def _told(text: str, path: str, *, plain: bool) -> AIMessage:
+    if plain:
+        return AIMessage(text)
+    thought = {"type": "reasoning", "reasoning": f"thought at {path}"}
+    return AIMessage([thought, {"type": "text", "text": text}])

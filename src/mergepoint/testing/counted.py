@@ -10,7 +10,7 @@ from mergepoint.testing.seen import ToldToFail, digest, spoil
 from mergepoint.tree.context import CallContext
 from mergepoint.tree.template import Reads
 
-SAFE_RESULTS = ("seen", "count", "list", "map", "flag", "read", "draw", "spoil")
+SAFE_RESULTS = ("seen", "count", "list", "map", "flag", "read", "draw", "spoil", "ask")
 BROKEN_RESULTS = ("raise", "odd", "blank")
 
 
@@ -21,7 +21,8 @@ class Counted:
     `gives`: "seen" a text, "count" how many messages there are, "list" and "map" more of it,
     "flag" a bool, "read" what stands under its `keys`, "next" one more than what stands under
     `counter` (from 1 on), "draw" a random number of the run, "spoil" a text, but it tries to change
-    what it was given. With arguments it gives those and what it saw. With one of BROKEN_RESULTS
+    what it was given, "ask" what the run's model answers to two questions, the second about the
+    first answer. With arguments it gives those and what it saw. With one of BROKEN_RESULTS
     it fails: it raises ToldToFail, or gives what is no plain data, or nothing.
 
     `defaults` makes reads optional. With `declared=False` nothing is known about its reads before
@@ -49,10 +50,17 @@ class Counted:
         return self._later(ctx, given) if self.late else self._result(ctx, given)
 
     async def _later(self, ctx: CallContext, given: Mapping[str, Any]) -> Any:
-        return self._result(ctx, given)
+        if self.gives != "ask":
+            return self._result(ctx, given)
+        model = ctx.model()
+        first = await model.ainvoke(_FIRST)
+        second = await model.ainvoke(_SECOND.format(first.text))
+        return self._told([str(first.text), str(second.text)], given)
 
     def _result(self, ctx: CallContext, given: Mapping[str, Any]) -> Any:
-        found = _GIVES[self.gives](self, ctx)
+        return self._told(_GIVES[self.gives](self, ctx), given)
+
+    def _told(self, found: Any, given: Mapping[str, Any]) -> Any:
         if not given:
             return found
         told = {"given": dict(given), "found": found}
@@ -75,6 +83,16 @@ def _next(function: Counted, ctx: CallContext) -> int:
     return value + 1 if isinstance(value, int) else 1
 
 
+_FIRST = "First?"
+_SECOND = "And after {}?"
+
+
+def _asked(function: Counted, ctx: CallContext) -> list[str]:
+    model = ctx.model()
+    first = model.invoke(_FIRST)
+    return [str(first.text), str(model.invoke(_SECOND.format(first.text)).text)]
+
+
 def _spoilt(function: Counted, ctx: CallContext) -> str:
     seen = _seen(ctx)
     spoil(ctx.messages, [*ctx.inputs.values(), *ctx.outputs.values()])
@@ -94,6 +112,7 @@ _GIVES: Mapping[str, Callable[[Counted, CallContext], Any]] = {
     "next": _next,
     "draw": lambda function, ctx: str(ctx.rng.randrange(1_000_000)),
     "spoil": _spoilt,
+    "ask": _asked,
     "raise": _fail,
     "odd": lambda function, ctx: {"a set": {1}},
     "blank": lambda function, ctx: None,

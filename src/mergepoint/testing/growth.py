@@ -11,6 +11,7 @@ from typing import cast
 
 from mergepoint.core.merge import MERGE_MODES, MergeMode
 from mergepoint.core.path import effective_name
+from mergepoint.testing.answers import Filled
 from mergepoint.testing.counted import Counted
 from mergepoint.testing.rounds import BROKEN_COUNTS, Rounds
 from mergepoint.testing.sayings import INPUTS, KEYS, VALUES, Keys, Sayings
@@ -215,7 +216,8 @@ class Growth(Sayings):
         prompt = self.prompt(there)
         system = self.system(there)
         merge, key = self._exit(responds=True)
-        step = Step(prompt, name=name, merge=merge, capture_key=key, system=system)
+        schema = Filled if self.choice.chance(15) else None
+        step = Step(prompt, name=name, merge=merge, capture_key=key, system=system, schema=schema)
         return step, there | {key} if key else there
 
     def _call(self, name: str | None, there: Keys) -> tuple[Call, Keys]:

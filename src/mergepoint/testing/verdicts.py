@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
@@ -19,9 +20,10 @@ class Verdicts:
     """Takes one of its words, by a digest of everything that it is shown.
 
     `approve` and `yes`; `reject`, `no`, and `feedback`, which says why; `edit` puts another text
-    in place of the response and `outputs` another value in place of the first that is held back;
-    where there is none to replace they approve. With one of BROKEN_WORDS it raises ToldToFail, or
-    gives an answer that does not fit. With `spoils` it tries to change what it is shown.
+    in place of the response (JSON where that is structured) and `outputs` another value in place
+    of the first that is held back; where there is none to replace they approve. With one of
+    BROKEN_WORDS it raises ToldToFail, or gives an answer that does not fit. With `spoils` it tries
+    to change what it is shown.
     """
 
     words: Sequence[str]
@@ -40,7 +42,8 @@ class Verdicts:
         if word == "raise":
             raise ToldToFail("the answerer was told to fail")
         if word == "edit" and has_text:
-            return {"decision": "edit", "text": f"edited {seen}", "feedback": "better so"}
+            text = json.dumps({"edited": seen}) if question.structured else f"edited {seen}"
+            return {"decision": "edit", "text": text, "feedback": "better so"}
         if word == "outputs" and keys:
             return {"decision": "edit", "outputs": {keys[0]: ["edited", seen]}}
         if word == "feedback":

@@ -1,0 +1,215 @@
+"""The journal of a real run, cut and with flipped bits: what is resumed of it is never wrong.
+
+The run has parallel children, a structured answer, functions of which one asks the model, a loop
+with a gate in it, and it failed once before its end. What is checked is the run that went on, and
+not only what was read.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from langchain_core.messages import HumanMessage
+from tests.equivalence.engines import RUN
+from tests.equivalence.lives import WAYS, Left, NoAnswers, gone_on, left_alone
+
+from mergepoint.record.file_store import JOURNAL
+from mergepoint.record.lines import JournalError
+from mergepoint.record.read_journal import read_journal
+from mergepoint.record.record import CallRecord
+from mergepoint.testing.answers import AnswerTable, Filled, TableModel
+from mergepoint.testing.case import Case
+from mergepoint.testing.counted import Counted
+from mergepoint.testing.rounds import Rounds
+from mergepoint.testing.spoken import Spoken
+from mergepoint.testing.told import Told
+from mergepoint.testing.verdicts import Verdicts
+from mergepoint.tree.block import Block
+from mergepoint.tree.call import Call
+from mergepoint.tree.gate import Gate
+from mergepoint.tree.loop import Loop
+from mergepoint.tree.node import Node
+from mergepoint.tree.step import Step
+from mergepoint.tree.template import Template
+
+FLIPS = 5_000
+SHARDS = 4
+FEW_CUTS = 60
+FEW_FLIPS = 100
+
+
+def tree() -> Node:
+    """Give a tree with a node of every kind."""
+    drawn = Told([("text", "See."), ("count",), ("draw",)])
+    sides: list[Node] = [
+        Step(drawn, name="draws", system="Be brief."),
+        Call(Counted("ask", late=True), name="ask", capture_key="found"),
+        Step("Fill in.", name="form", schema=Filled, merge="none", capture_key="form"),
+    ]
+    review = Gate(
+        Step(Template("Write of {{ found }}."), name="write", merge="last_response"),
+        name="review",
+        capture_key="verdict",
+        decide=Verdicts(["reject", "edit", "approve"]),
+    )
+    again = Call(Counted("next", counter="round"), name="again", capture_key="round")
+    rounds = Rounds(3, of="key", key="round")
+    return Block(
+        [
+            Step(Template("Plan {{ topic }}."), name="plan", capture_key="plan"),
+            Block(sides, name="sides", parallel=True),
+            Loop([review, again], name="loop", until=rounds, merge="last_response"),
+            Call(Spoken("whole", asks=True), name="said", merge="all_messages"),
+            Step(Template("End with {{ form }}."), name="end"),
+        ],
+        name="real",
+        inputs=["topic"],
+    )
+
+
+@dataclass(frozen=True)
+class Real:
+    """A run that failed before its last call and went on: its journal's bytes, what it left."""
+
+    case: Case
+    whole: bytes
+    records: Sequence[CallRecord]
+    left: Left
+
+    def there(self, cut: int) -> int:
+        """Give how many lines are whole before a cut."""
+        return self.whole.count(b"\n", 0, cut)
+
+    def unpaid(self, lines: int) -> list[str]:
+        """Give where models are to be asked, with so many lines on record."""
+        missing = self.records[max(0, lines - 1) :]
+        return sorted(
+            record.path
+            for record in missing
+            if record.answered and record.kind in ("step", "inner")
+        )
+
+
+@cache
+def real() -> Real:
+    """Give the run, and assert that it is one."""
+    case = Case(tree(), [HumanMessage("Hello.", id="g0")], {"topic": "äther"}, AnswerTable())
+    failing = replace(case, answers=AnswerTable(failures={"real/end": "timeout"}))
+    with TemporaryDirectory() as folder:
+        failed = left_alone(failing, WAYS[0], Path(folder))
+        assert failed.end.error == ("TimeoutError", "real/end")
+        left = gone_on(case, WAYS[0], Path(folder))
+        journal = Path(folder) / RUN / JOURNAL
+        found = Real(case, journal.read_bytes(), read_journal(journal)[1], left)
+    assert left.end.error is None
+    assert {record.kind for record in found.records} == {"step", "call", "gate", "inner"}
+    assert [record.answered for record in found.records].count(False) == 1
+    assert "real/loop/iteration_03/review/write" in {record.path for record in found.records}
+    assert len({record.value["decision"] for record in found.records if record.kind == "gate"}) > 1
+    return found
+
+
+def damaged(folder: Path, journal: bytes) -> Path:
+    """Give the folder of runs in which the run has this journal and nothing else."""
+    shutil.rmtree(folder / RUN, ignore_errors=True)
+    (folder / RUN).mkdir(parents=True)
+    (folder / RUN / JOURNAL).write_bytes(journal)
+    return folder
+
+
+def check_recovery(folder: Path, journal: bytes, number: int) -> None:
+    """Resume what is left of the run; it comes to the same end, and pays what is not on record."""
+    run = real()
+    left = gone_on(run.case, WAYS[number % len(WAYS)], damaged(folder, journal))
+    assert left.end == run.left.end
+    assert left.answered == run.left.answered
+    assert left.odd == ()
+    assert sorted(left.called) == run.unpaid(journal.count(b"\n"))
+
+
+def check_cuts(folder: Path, cuts: Iterable[int]) -> None:
+    """Cut the journal, and resume it; one without a whole header is told, and can be begun anew."""
+    run = real()
+    for cut in cuts:
+        if run.there(cut):
+            check_recovery(folder, run.whole[:cut], cut)
+            continue
+        damaged(folder, run.whole[:cut])
+        refused(folder, "resume", "does not hold a whole header", cut)
+        assert (folder / RUN / JOURNAL).read_bytes() == run.whole[:cut]
+        anew = left_alone(run.case, WAYS[cut % len(WAYS)], folder)
+        assert (anew.end, anew.odd) == (run.left.end, ())
+
+
+def check_flips(folder: Path, flips: Iterable[tuple[int, int]]) -> None:
+    """Flip a bit; the line is told and nothing is changed, or the last record is unfinished."""
+    run = real()
+    for number, (place, bit) in enumerate(flips):
+        changed = bytearray(run.whole)
+        changed[place] ^= 1 << bit
+        if place == len(run.whole) - 1:  # the newline of the last record: the write did not end
+            check_recovery(folder, bytes(changed), number)
+            continue
+        line = run.there(place) + 1
+        damaged(folder, bytes(changed))
+        for way in ("resume", "reuse", "replay")[: 3 if number % 10 == 0 else 1]:
+            refused(folder, way, f"line {line}: its checksum", number)
+        assert (folder / RUN / JOURNAL).read_bytes() == changed
+        assert [file.name for file in (folder / RUN).iterdir()] == [JOURNAL]
+
+
+def refused(folder: Path, way: str, told: str, number: int) -> None:
+    """Assert that the run is not gone on with, and that no model is called."""
+    case = real().case
+    given = {} if way == "resume" else {"inputs": case.inputs, "messages": case.messages}
+    model = TableModel(table=NoAnswers())
+    with pytest.raises(JournalError, match=told):
+        WAYS[number % len(WAYS)].generate(
+            case.tree, model=model, runs=folder, **{way: RUN}, **given
+        )
+    assert model.saw == []
+
+
+def some_flips(number: int, seed: int) -> list[tuple[int, int]]:
+    """Give places and bits, the newline at the end among them."""
+    draws = random.Random(seed)  # noqa: S311
+    last = len(real().whole) - 1
+    flips = [(draws.randrange(last), draws.randrange(8)) for _ in range(number - 8)]
+    return [*flips, *((last, bit) for bit in range(8))]
+
+
+def test_a_cut_journal_is_gone_on_with(memory: Path) -> None:
+    """Cut at 60 random bytes and around each end of a line, it is resumed to the same end."""
+    whole = real().whole
+    draws = random.Random(3)  # noqa: S311
+    ends = [place + 1 for place, byte in enumerate(whole) if byte == ord("\n")]
+    cuts = {cut for end in ends for cut in (end - 1, end, end + 1) if cut <= len(whole)}
+    check_cuts(memory, sorted({0, *cuts, *(draws.randrange(len(whole)) for _ in range(FEW_CUTS))}))
+
+
+def test_a_flipped_bit_is_refused(memory: Path) -> None:
+    """With one of 100 flips nothing is called and nothing is changed, whatever way is taken."""
+    check_flips(memory, some_flips(FEW_FLIPS, 1))
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_a_journal_cut_at_every_byte_is_gone_on_with(shard: int, memory: Path) -> None:
+    """Cut at each of its bytes, it is resumed to the same end and no call is paid twice."""
+    # Forms go by the number of the cut: neighbours in a shard have different ones.
+    size = len(real().whole) + 1
+    check_cuts(memory, range(shard * size // SHARDS, (shard + 1) * size // SHARDS))
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_five_thousand_flipped_bits_are_refused(shard: int, memory: Path) -> None:
+    """None of 5,000 flipped bits leads to a run that goes on from something wrong."""
+    check_flips(memory, some_flips(FLIPS // SHARDS, 10 + shard))
