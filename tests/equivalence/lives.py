@@ -135,7 +135,9 @@ def gone_on(case: Case, way: Way, folder: Path) -> Left:
 
 
 def replayed(case: Case, way: Way, folder: Path, *, of: Path) -> Left:
-    """Replay a run strictly, without a model."""
+    """Replay a run strictly, without a model; where none was begun, run it."""
+    if not _begun(of):
+        return left_alone(case, way, folder)
     model = TableModel(table=NoAnswers(case.answers.seed))
     end = _ended(case, way, model=model, runs=folder, replay=of / RUN)
     return _left(case, folder, end, model)
