@@ -17,6 +17,7 @@ from tests.apps.command import command, completions, line, on_terminal, plain, p
 
 from mergepoint.apps.cli.runs.tail import put_records
 from mergepoint.record.file_journal import FileJournal
+from mergepoint.record.tail import FileTail
 
 PATHS = ["essay/draft", "essay/threads/first", "essay/threads/second", "essay/consensus"]
 
@@ -166,6 +167,44 @@ def test_a_killed_run_is_shown_path_by_path(killed: Path) -> None:
     assert {call["kind"] for call in data["calls"]} == {"step", None}
 
 
+ASKING = '''\
+"""A function that asks its model and then kills the process, unless there is a file `ready`."""
+
+import os
+import signal
+from pathlib import Path
+
+from mergepoint import Block, Call
+
+
+def ask(ctx):
+    said = ctx.model().invoke("Write a line.").text
+    if not Path("ready").exists():
+        os.kill(os.getpid(), signal.SIGKILL)
+    return str(said)
+
+
+tree = Block([Call(ask, name="ask", capture_key="said")], name="asking")
+'''
+
+
+def test_a_function_that_was_killed_after_its_model_answered_has_no_answer(here: Path) -> None:
+    """What is inside of it is on record, is told with it, and is taken when the run goes on."""
+    (here / "asking.py").write_text(ASKING, encoding="utf-8")
+    assert process("run", "asking.py", "--run-id", "dead").code == -signal.SIGKILL
+    shown = command("runs", "show", "dead")
+    assert "state     unfinished: no answer at asking/ask is on record" in shown.out.splitlines()
+    data = command("runs", "show", "dead", "--json").data
+    (call,) = data["calls"]
+    assert (call["path"], call["state"], call["kind"]) == ("asking/ask", "missing", None)
+    assert call["tokens"] > 0
+    (here / "ready").touch()
+    assert command("resume", "dead").code == 0
+    assert len(journal_lines(Path("runs/dead"))) == 3
+    (call,) = command("runs", "show", "dead", "--json").data["calls"]
+    assert (call["state"], call["kind"]) == ("answered", "call")
+
+
 def test_failed_attempts_are_shown_where_they_were(here: Path) -> None:
     """A path whose call failed says how often, and with which error."""
     text = (
@@ -223,7 +262,7 @@ def test_records_are_followed_as_they_are_appended(done: Path) -> None:
             writer.close()
 
     with redirect_stdout(io.StringIO()) as out:
-        put_records(journal, last=10, follow=True, json=False, pause=pause)
+        put_records(FileTail(journal), last=10, follow=True, json=False, pause=pause)
     assert shown == [PATHS[:1], PATHS[:2], PATHS[:3], PATHS[:3], PATHS]
 
 

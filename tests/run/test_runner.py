@@ -12,10 +12,11 @@ from langchain_core.callbacks import BaseCallbackHandler, CallbackManager
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from tests.run.engines import Runner, texts
 
-from mergepoint.core.errors import TreeError
+from mergepoint.core.errors import StepError, TreeError
 from mergepoint.record.transcript import read_transcript
 from mergepoint.run.context import RunContext
 from mergepoint.run.generation import TRANSCRIPT, arun_generation, run_generation
+from mergepoint.run.graph import compile_graph
 from mergepoint.run.recorder import Recorder
 from mergepoint.run.runner import ChatRunner
 from mergepoint.testing.scripted import ScriptedModel
@@ -270,3 +271,23 @@ def test_the_conversation_of_a_context_is_a_list_of_its_own(runner: Runner) -> N
     runner(ctx, Step("A."), ScriptedModel(["x"]))
     assert mine == [HumanMessage("Hi.")]
     assert len(ctx.messages) == 3
+
+
+def test_a_runner_of_ones_own_compiles_once_for_many_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its model and budget are those of each run, sync and on a loop."""
+    compiled: list[Node] = []
+
+    def counted(tree: Node, **options: Any) -> Any:
+        compiled.append(tree)
+        return compile_graph(tree, **options)
+
+    monkeypatch.setattr("mergepoint.run.runner.compile_graph", counted)
+    runner, tree = ChatRunner(ScriptedModel(["one", "two", "three"])), Step("A.", name="a")
+    first = run_generation(tree, runner=runner, runs=tmp_path)
+    second = asyncio.run(arun_generation(tree, runner=runner, runs=tmp_path))
+    assert (first.text, second.text) == ("one", "two")
+    assert len(compiled) == 1
+    with pytest.raises(StepError, match="a runner for run_generation has no journal"):
+        run_generation(tree, runner=ChatRunner("offline", journal=tmp_path), runs=tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Literal
 
 from hypothesis import HealthCheck, settings
@@ -13,10 +14,12 @@ from pydantic import Field
 
 from mergepoint.streams.block import block
 from mergepoint.streams.context import BlockContext
+from mergepoint.streams.flow.each import each
 from mergepoint.streams.params import Params
 from mergepoint.streams.registry import Registry
 from mergepoint.streams.stage import entered, run_stage
 from mergepoint.streams.thing import Thing
+from mergepoint.testing.simulated import SimulatedLoop
 
 # How long an example takes says nothing about the law that it is an example of.
 UNHURRIED = settings(
@@ -59,11 +62,10 @@ RANDOM = Registry()
 async def work(
     items: AsyncIterator[Thing], params: Work, ctx: BlockContext
 ) -> AsyncIterator[Thing]:
-    """Do what the params say, each item after some turns of the loop that its id decides."""
+    """Do what the params say, each item after some time that its id decides."""
 
     async def one(thing: Thing) -> list[Thing]:
-        for _ in range(ctx.rng(thing).randrange(params.slow + 1)):
-            await asyncio.sleep(0)
+        await asyncio.sleep(ctx.rng(thing).randrange(params.slow + 1))
         return made(thing, params, ctx)
 
     waiting: list[Thing] = []
@@ -107,13 +109,39 @@ recipes = st.lists(works, max_size=5)
 inputs = st.lists(st.builds(Thing, json_values, props), max_size=4)
 
 
-def run(things: Sequence[Thing], recipe: Sequence[Work], *, width: int = 1) -> list[list[Thing]]:
-    """Give what leaves each stage of a recipe, one stage after the other; the input first."""
+def run(
+    things: Sequence[Thing], recipe: Sequence[Work], *, width: int = 1, schedule: int = 0
+) -> list[list[Thing]]:
+    """Give what leaves each stage of a recipe, one stage after the other; the input first.
+
+    `schedule` decides which of the tasks that could go on does.
+    """
     streams = [list(entered(things))]
     for number, params in enumerate(recipe):
         ctx = BlockContext(f"stage_{number}", width=width)
-        streams.append(asyncio.run(_through(streams[-1], params, ctx)))
+        through = partial(_through, streams[-1], params, ctx)
+        streams.append(SimulatedLoop(seed=schedule).run(through))
     return streams
+
+
+def run_lazily(
+    things: Sequence[Thing], recipe: Sequence[Work], *, width: int, schedule: int, wanted: int
+) -> list[Thing]:
+    """Give the first Things that leave a recipe whose stages run at once, pulled by the last."""
+
+    async def pulled() -> list[Thing]:
+        stream: Any = each(list(entered(things)))
+        for number, params in enumerate(recipe):
+            ctx = BlockContext(f"stage_{number}", width=width)
+            stream = run_stage(work, stream, params, ctx)
+        found: list[Thing] = []
+        async with aclosing(stream):
+            while len(found) < wanted and (thing := await anext(stream, None)) is not None:
+                found.append(thing)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        return found
+
+    return SimulatedLoop(seed=schedule).run(pulled)
 
 
 def everything(things: Sequence[Thing], recipe: Sequence[Work]) -> list[Thing]:
@@ -122,10 +150,5 @@ def everything(things: Sequence[Thing], recipe: Sequence[Work]) -> list[Thing]:
 
 
 async def _through(things: Sequence[Thing], params: Work, ctx: BlockContext) -> list[Thing]:
-    async with aclosing(run_stage(work, _given(things), params, ctx)) as stage:
+    async with aclosing(run_stage(work, each(things), params, ctx)) as stage:
         return [thing async for thing in stage]
-
-
-async def _given(things: Sequence[Thing]) -> AsyncIterator[Thing]:
-    for thing in things:
-        yield thing

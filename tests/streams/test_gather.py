@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -20,6 +20,7 @@ from mergepoint.streams.notes import NotesInMemory
 from mergepoint.streams.stage import entered
 from mergepoint.streams.thing import Thing
 from mergepoint.testing.blocks import Source
+from mergepoint.testing.simulated import SimulatedLoop
 
 
 def batches(items: Any, **rules: Any) -> list[list[Any]]:
@@ -93,86 +94,90 @@ def test_no_more_is_pulled_than_is_needed(rules: dict[str, Any], pulled: int) ->
     assert asyncio.run(run()) == pulled
 
 
-class Bursts:
-    """A source that gives an item when it is told to, for tests of time."""
-
-    def __init__(self) -> None:
-        self.queue: asyncio.Queue[Thing | None] = asyncio.Queue()
-        self._items = entered(range(100))
-        self.closed = False
-
-    def give(self, count: int) -> None:
-        """Let so many items come."""
-        for _ in range(count):
-            self.queue.put_nowait(next(self._items))
-
-    def end(self) -> None:
-        """Let the stream end."""
-        self.queue.put_nowait(None)
-
-    async def stream(self) -> AsyncGenerator[Thing, None]:
-        """Give what was told, and then wait."""
-        try:
-            while (thing := await self.queue.get()) is not None:
-                yield thing
-        finally:
-            self.closed = True
+async def arriving(times: Sequence[float]) -> AsyncGenerator[Thing, None]:
+    """Give an item at each of these times."""
+    loop = asyncio.get_running_loop()
+    for thing, time in zip(entered(times), times, strict=True):
+        await asyncio.sleep(time - loop.time())
+        yield thing
 
 
-async def _timed(bursts: Bursts, notes: NotesInMemory) -> list[list[int]]:
-    """Give batches of at most a moment: three come at once, one late, and then the end."""
-    ctx = BlockContext("s", notes=notes)
-    found = gathered(bursts.stream(), Gather(seconds=0.01), ctx)
-    bursts.give(3)
-    sizes = [[thing.content for thing in await anext(found)]]
-    bursts.give(1)
-    sizes.append([thing.content for thing in await anext(found)])
-    bursts.end()
-    sizes += [[thing.content for thing in batch] async for batch in found]
-    return sizes
+def timed(times: Sequence[float], *, notes: NotesInMemory | None = None, **rules: Any) -> list[Any]:
+    """Give the batches of items that come at these times, and when each was given."""
+
+    async def run() -> list[Any]:
+        items, ctx = arriving(times), BlockContext("s", notes=notes)
+        found: list[Any] = []
+        async with aclosing(items), aclosing(gathered(items, Gather(**rules), ctx)) as all_:
+            async for batch in all_:
+                given_at = asyncio.get_running_loop().time()
+                found.append(([thing.content for thing in batch], given_at))
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        return found
+
+    return SimulatedLoop().run(run)
+
+
+TIMES = (1, 2, 3, 10, 11, 12, 13, 40)
 
 
 def test_by_time() -> None:
-    """A batch is whole when its time is up, though more may come."""
-    assert asyncio.run(_timed(Bursts(), NotesInMemory())) == [[0, 1, 2], [3]]
+    """A batch is given when its time is up, counted from its first Thing, or with the last one."""
+    assert timed(TIMES, seconds=5) == [([1, 2, 3], 6), ([10, 11, 12, 13], 15), ([40], 40)]
+
+
+def test_by_time_or_count() -> None:
+    """A batch that is full is given before its time, and the time of the next begins anew."""
+    assert timed(TIMES, seconds=5, count=2) == [
+        ([1, 2], 2),
+        ([3], 8),
+        ([10, 11], 11),
+        ([12, 13], 13),
+        ([40], 40),
+    ]
 
 
 def test_time_is_noted_for_a_resumed_run() -> None:
-    """A resumed run has the batches of the first, however the items come this time."""
+    """A resumed run has the batches of the first, however fast the items come this time."""
     notes = NotesInMemory()
-    first = asyncio.run(_timed(Bursts(), notes))
-
-    async def again() -> list[list[int]]:
-        bursts = Bursts()
-        bursts.give(4)
-        bursts.end()
-        ctx = BlockContext("s", notes=notes)
-        found = gathered(bursts.stream(), Gather(seconds=0.01), ctx)
-        return [[thing.content for thing in batch] async for batch in found]
-
-    assert asyncio.run(again()) == first
+    first = timed(TIMES, seconds=5, notes=notes)
+    for times in ([0.0] * 8, [100.0 * number for number in range(8)]):
+        again = timed(times, seconds=5, notes=notes)
+        assert [len(batch) for batch, _ in again] == [len(batch) for batch, _ in first]
 
 
-def test_a_batch_that_is_waited_for_can_be_closed() -> None:
-    """Closed while the next item is waited for, nothing is left running."""
+def test_a_batch_that_is_waited_for_can_be_cancelled() -> None:
+    """Cancelled or closed while the next item is waited for, nothing is left running."""
 
     async def run() -> None:
-        bursts = Bursts()
-        stream = bursts.stream()
-        found = gathered(stream, Gather(seconds=0.001), BlockContext("s"))
-        bursts.give(1)
+        items = arriving([1, 100])
+        found = gathered(items, Gather(seconds=5), BlockContext("s"))
         assert len(await anext(found)) == 1
         waiting = asyncio.ensure_future(anext(found))
-        await asyncio.sleep(0)
+        await asyncio.sleep(1)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
         await found.aclose()
-        await stream.aclose()
-        assert bursts.closed
+        await items.aclose()
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
-    asyncio.run(run())
+    SimulatedLoop().run(run)
+
+
+@UNHURRIED
+@given(
+    st.lists(st.integers(0, 9), max_size=8),
+    st.integers(1, 12),
+    st.none() | st.integers(1, 3),
+)
+def test_no_batch_is_older_than_its_time(gaps: list[int], seconds: int, count: int | None) -> None:
+    """Whatever the times, no item waits longer than its batch may, and none is lost."""
+    times = [sum(gaps[: end + 1]) for end in range(len(gaps))]
+    found = timed(times, seconds=seconds, count=count)
+    assert [time for batch, _ in found for time in batch] == times
+    assert all(given_at - batch[0] <= seconds for batch, given_at in found)
+    assert all(batch[-1] <= given_at for batch, given_at in found)
 
 
 @UNHURRIED

@@ -8,7 +8,17 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.streams.laws import UNHURRIED, Work, everything, inputs, json_values, props, recipes, run
+from tests.streams.laws import (
+    UNHURRIED,
+    Work,
+    everything,
+    inputs,
+    json_values,
+    props,
+    recipes,
+    run,
+    run_lazily,
+)
 
 from mergepoint.streams.entry import Made
 from mergepoint.streams.sealed import plain, sealed
@@ -80,12 +90,22 @@ def test_ids_are_keys_and_the_same_in_every_run(things: list[Thing], recipe: lis
 
 
 @UNHURRIED
-@given(inputs, recipes, st.integers(2, 16))
+@given(inputs, recipes, st.integers(2, 16), st.integers(0, 9999))
 def test_results_do_not_depend_on_concurrency(
-    things: list[Thing], recipe: list[Work], width: int
+    things: list[Thing], recipe: list[Work], width: int, schedule: int
 ) -> None:
-    """However many items are worked on at once, the same Things leave in the same order."""
-    assert run(things, recipe, width=width) == run(things, recipe)
+    """However many items are worked on, in whatever order, the same Things leave in one order."""
+    assert run(things, recipe, width=width, schedule=schedule) == run(things, recipe)
+
+
+@UNHURRIED
+@given(inputs, recipes, st.integers(1, 4), st.integers(0, 9999), st.integers(0, 12))
+def test_stages_at_once_make_what_stages_in_turn_make(
+    things: list[Thing], recipe: list[Work], width: int, schedule: int, wanted: int
+) -> None:
+    """A chain of lazy stages, stopped anywhere, gives the beginning of what it gives as a whole."""
+    found = run_lazily(things, recipe, width=width, schedule=schedule, wanted=wanted)
+    assert found == run(things, recipe)[-1][:wanted]
 
 
 @UNHURRIED

@@ -25,6 +25,7 @@ from mergepoint.tree.strict_yaml import (
     MAX_DEPTH,
     MAX_NODES,
     Document,
+    Limits,
     YamlError,
     _load,
     dump,
@@ -371,6 +372,19 @@ def test_a_large_file_is_refused_unread(tmp_path: Path) -> None:
     path.write_bytes(b"\n" * (MAX_BYTES + 1_000))
     with pytest.raises(YamlError, match="larger than 1,000,000 bytes"):
         load_file(path)
+
+
+def test_a_reader_may_take_more_or_less(tmp_path: Path) -> None:
+    """Limits of one's own stand in place of the usual ones, for texts and for files."""
+    path = tmp_path / "f.yaml"
+    path.write_text("[a, b, c]\n", encoding="utf-8")
+    assert load_file(path, limits=Limits(bytes=10, nodes=4)).value == ["a", "b", "c"]
+    with pytest.raises(YamlError, match="larger than 9 bytes"):
+        load_file(path, limits=Limits(bytes=9))
+    with pytest.raises(YamlError, match="more than 3 values"):
+        load("[a, b, c]", source="f.yaml", limits=Limits(nodes=3))
+    large = "a: " + "x" * MAX_BYTES
+    assert len(load(large, source="f.yaml", limits=Limits(bytes=2 * MAX_BYTES)).value["a"]) > 9
 
 
 def test_a_missing_file_is_an_os_error(tmp_path: Path) -> None:

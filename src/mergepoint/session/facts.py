@@ -58,7 +58,7 @@ async def alearn_facts(
     return memory.add_facts(found, turn=turn, source=asked.id)
 
 
-_END = r"(?P<what>[^.!?;\n]{1,160})"
+_END = r"(?=(?P<what>[^.!?;\n]{1,160}))"  # looked at and not taken: another may begin in it
 _RULES = tuple(
     (re.compile(rf"(?i)\b{form}\s+{_END}"), told)
     for form, told in (
@@ -102,7 +102,7 @@ def facts_in(text: str) -> list[str]:
     for form, told in _RULES:
         for match in form.finditer(text):
             what = _clause(match["what"])
-            if what and not text[match.end() :].lstrip().startswith("?"):
+            if what and not text[match.end("what") :].lstrip().startswith("?"):
                 said = told.format(**{**match.groupdict(), "what": what})
                 found.append((match.start(), said[0].upper() + said[1:]))
     return list(dict.fromkeys(said for _, said in sorted(found)))

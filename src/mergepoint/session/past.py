@@ -23,25 +23,27 @@ _MODES: dict[Role, MergeMode] = {
 }
 
 
-def merged(parent: Conversation, message: SessionMessage) -> Conversation:
-    """Give the session after a message was accepted, or after the exit of the turn that made it.
+def kept_of(message: SessionMessage) -> Conversation:
+    """Give what a session's parent gets when a message is accepted, or at the exit of a turn.
 
-    A turn is a block that keeps its last response, and the session is its parent. Raises
-    MergeError for an answer that is none.
+    A turn is a block that keeps its last response, and the session is its parent: what is let out
+    is appended to it, as at the exits of compiled graphs. Raises MergeError for an answer that is
+    none.
     """
-    return merge(parent, _MODES[message.role], State((message,)))
+    return merge(State(), _MODES[message.role], State((message,)))
 
 
 class Past:
     """Messages, facts and steps of a session, and what they are found by.
 
-    `messages` only grows, until the session is cleared. `turn` counts the user's messages, those
+    Lists that only grow, until the session is cleared: another entry costs the same however many
+    there are. `turn` counts the user's messages, those
     that were cleared too, so that no run's id is used twice.
     """
 
     def __init__(self, header: SessionHeader) -> None:
         self.header = header
-        self.state: Conversation = State()
+        self.messages: list[SessionMessage] = []
         self.facts: list[Fact] = []
         self.steps: list[WorkingStep] = []
         self.by_id: dict[str, Entry] = {}
@@ -52,29 +54,25 @@ class Past:
         self._steps: dict[int, list[WorkingStep]] = defaultdict(list)
 
     @property
-    def messages(self) -> tuple[SessionMessage, ...]:
-        """Give the conversation."""
-        return self.state.messages
+    def state(self) -> Conversation:
+        """Give the conversation as a state."""
+        return State(tuple(self.messages))
 
     def commit(self, entry: Entry) -> None:
         """Take in an entry that was written just now; a message by the merge."""
         self._index(entry)
         if isinstance(entry, SessionMessage):
-            self.state = merged(self.state, entry)
+            self.messages += kept_of(entry).messages
 
     def take(self, entries: Iterable[Entry]) -> None:
         """Take in entries that were merged by those who wrote them, in the journal's order.
 
         Raises SessionError for an id that stands there twice.
         """
-        new: list[SessionMessage] = []
         for entry in entries:
             self._index(entry)
             if isinstance(entry, SessionMessage):
-                new.append(entry)
-            elif isinstance(entry, Cleared):
-                new = []
-        self.state = self.state + State(tuple(new))
+                self.messages.append(entry)
 
     def asked(self, turn: int) -> SessionMessage | None:
         """Give the user's message of a turn."""
@@ -96,7 +94,8 @@ class Past:
 
     def since_turn(self, last: int | None) -> tuple[SessionMessage, ...]:
         """Give the messages of the last turns, a turn beginning with what the user says."""
-        return self.messages if last is None else tuple(reversed([*self._backwards(last)]))
+        found = self.messages if last is None else reversed([*self._backwards(last)])
+        return tuple(found)
 
     def _backwards(self, turns: int) -> Iterator[SessionMessage]:
         for message in reversed(self.messages):
@@ -132,7 +131,7 @@ class Past:
             self._ended[step.turn] = step
 
     def _clear(self) -> None:
-        self.state = State()
+        self.messages = []
         self.facts = []
         self.steps = []
         self._asked.clear()

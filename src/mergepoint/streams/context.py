@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
-import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
-from typing import Any, TypeVar
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Awaitable,
+    Callable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from functools import partial
+from typing import Any, TypeVar, overload
 
 from pydantic import BaseModel
 
 from mergepoint.core.errors import RecipeError
 from mergepoint.record.record import now
+from mergepoint.streams.arrivals import close
 from mergepoint.streams.ask import Answer, Ask, Asker
 from mergepoint.streams.calls import Calls
 from mergepoint.streams.flow.mapped import mapped
+from mergepoint.streams.flow.stream import Stream
 from mergepoint.streams.groups import group_of, regrouped
 from mergepoint.streams.notes import MISSING, Notes, NotesInMemory
+from mergepoint.streams.taken import Taken
 from mergepoint.streams.thing import Thing, child, joined
 from mergepoint.tree.step import Content
 
@@ -60,8 +71,8 @@ class BlockContext:
         self.clock = clock
         self.notes: Notes = notes if notes is not None else NotesInMemory()
         self.calls = Calls()
-        self.taken: weakref.WeakKeyDictionary[Thing, float] = weakref.WeakKeyDictionary()
-        self.maps: set[AsyncGenerator[Any, None]] = set()
+        self.taken = Taken()
+        self.maps: dict[int, Stream[Any]] = {}
         self._asker = asker
         self._numbers = itertools.count()
 
@@ -91,36 +102,37 @@ class BlockContext:
         """Give random numbers that depend on seed, stage and the Thing's id alone."""
         return random.Random(f"{self.seed}/{self.stage_id}/{thing.id}")  # noqa: S311  (no secrets)
 
+    @overload
     def map(
-        self, items: AsyncIterator[T], function: Callable[[T], Awaitable[R]]
-    ) -> AsyncGenerator[R, None]:
+        self, items: AsyncIterable[T], function: Callable[[T], AsyncIterable[R]]
+    ) -> Stream[R]: ...
+    @overload
+    def map(self, items: AsyncIterable[T], function: Callable[[T], Awaitable[R]]) -> Stream[R]: ...
+    def map(self, items: AsyncIterable[T], function: Callable[[T], Any]) -> Stream[Any]:
         """Give what the function makes of each item, several at once, as the stage allows.
 
-        Lazy: an item is pulled when a result is asked for. The exit of the stage closes it.
+        The function is async, or gives an async iterator of results. Lazy: an item is pulled when
+        a result is asked for. The exit of the stage closes what is left open.
         """
+        made = mapped(
+            items,
+            partial(_labelled, function),
+            width=self.width,
+            prefetch=self.prefetch,
+            ordered=self.ordered,
+        )
+        results = Stream(self._until_over(made), made.aclose)
+        self.maps[id(made)] = results
+        return results
 
-        async def of(item: T) -> R:
-            try:
-                return await function(item)
-            except Exception as error:
-                label(error, item)
-                raise
-
-        async def results() -> AsyncGenerator[R, None]:
-            try:
-                async with aclosing(
-                    mapped(
-                        items, of, width=self.width, prefetch=self.prefetch, ordered=self.ordered
-                    )
-                ) as mapping:
-                    async for result in mapping:
-                        yield result
-            finally:
-                self.maps.discard(made)
-
-        made = results()
-        self.maps.add(made)
-        return made
+    async def _until_over(self, made: Stream[R]) -> AsyncGenerator[R, None]:
+        """Give the results of a map, and forget it when it is over."""
+        try:
+            async with made:
+                async for result in made:
+                    yield result
+        finally:
+            self.maps.pop(id(made), None)
 
     async def ask(
         self,
@@ -150,7 +162,7 @@ class BlockContext:
                 schema=schema,
             )
         )
-        self.calls.add(thing, answer)
+        self.calls.add(thing, number, sample, answer)
         return answer
 
     async def once(self, key: str, make: Callable[[], Awaitable[Any]]) -> Any:
@@ -170,7 +182,36 @@ def label(error: BaseException, item: object) -> None:
     """Write on an error which item it came from; the first label stays."""
     thing = item[0] if isinstance(item, tuple) and item else item
     if isinstance(thing, Thing) and not getattr(error, "item", ""):
-        try:
+        with contextlib.suppress(AttributeError):  # an error may refuse attributes
             error.item = thing.id  # type: ignore[attr-defined]
-        except AttributeError:  # an error may refuse attributes
-            return
+
+
+def _labelled(function: Callable[[T], Any], item: T) -> Any:
+    """Give what a function makes of an item, its errors labelled with the item."""
+    with _label_of(item):
+        made = function(item)
+    return _results(made, item) if hasattr(made, "__aiter__") else _result(made, item)
+
+
+async def _result(made: Awaitable[R], item: object) -> R:
+    with _label_of(item):
+        return await made
+
+
+async def _results(made: AsyncIterable[R], item: object) -> AsyncGenerator[R, None]:
+    results = aiter(made)
+    try:
+        with _label_of(item):
+            async for result in results:
+                yield result
+    finally:
+        await close(results)
+
+
+@contextlib.contextmanager
+def _label_of(item: object) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        label(error, item)
+        raise

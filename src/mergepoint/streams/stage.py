@@ -6,12 +6,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, S
 from contextlib import aclosing
 from typing import Any, Final
 
+from mergepoint.streams.arrivals import Arrivals, close
 from mergepoint.streams.block_error import BlockError
 from mergepoint.streams.block_type import BlockType
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.entry import Made
+from mergepoint.streams.flow.stream import Stream
 from mergepoint.streams.gather import Gather, gathered
-from mergepoint.streams.intake import Intake, close
 from mergepoint.streams.leaving import Leaving
 from mergepoint.streams.params import P
 from mergepoint.streams.thing import Thing, stamp
@@ -19,26 +20,27 @@ from mergepoint.streams.thing import Thing, stamp
 INPUT: Final = "input"
 
 
-def entered(items: Iterable[Any]) -> Iterator[Thing]:
+def entered(items: Iterable[Any], *, start: int = 0) -> Iterator[Thing]:
     """Give items their places in a stream: the ids `0`, `1` and on, and a first entry.
 
+    They are counted from `start` on.
     What is no Thing becomes the content of one. Raises ValueError for a Thing with a history.
     """
-    for number, item in enumerate(items):
+    for number, item in enumerate(items, start):
         thing = item if isinstance(item, Thing) else Thing(item)
         if thing.history:
             raise ValueError(f"item {number} is {thing.id} of another stream; give Thing(content)")
         yield stamp(None, thing.making(Made(id=str(number))), block=INPUT, stage_id=INPUT)
 
 
-async def run_stage(
+def run_stage(
     kind: BlockType[P],
     items: AsyncIterator[Thing],
     params: P,
     ctx: BlockContext,
     *,
     batch: Gather | None = None,
-) -> AsyncGenerator[Thing, None]:
+) -> Stream[Thing]:
     """Give what a block makes of a stream, checked and stamped. Lazy.
 
     With `batch` the block gets one batch after the other, each as a stream that ends. When the
@@ -49,16 +51,21 @@ async def run_stage(
     block and item.
     """
     leaving = Leaving(kind, ctx)
+    arrivals = Arrivals(items, leaving.arrived)
+    if batch is None:
+        made = _made(kind, arrivals, params, ctx)
+    else:
+        made = _made_of_batches(kind, gathered(arrivals, batch, ctx), params, ctx)
+    return Stream(_stamped(made, arrivals, leaving), arrivals.aclose)
+
+
+async def _stamped(
+    made: AsyncGenerator[Any, None], arrivals: Arrivals, leaving: Leaving
+) -> AsyncGenerator[Thing, None]:
     with leaving.located():
-        async with aclosing(Intake(items, leaving.arrived)) as intake:
-            made = (
-                _made(kind, intake, params, ctx)
-                if batch is None
-                else _made_of_batches(kind, gathered(intake, batch, ctx), params, ctx)
-            )
-            async with aclosing(made):
-                async for thing in made:
-                    yield leaving.stamped(thing)
+        async with aclosing(arrivals), aclosing(made):
+            async for thing in made:
+                yield leaving.stamped(thing)
 
 
 async def _made_of_batches(
@@ -85,8 +92,9 @@ async def _made(
             yield thing
     finally:
         await close(made)
-        for results in ctx.maps.copy():
-            await close(results)
+        for results in list(ctx.maps.values()):
+            await results.aclose()
+        ctx.maps.clear()
 
 
 async def _stream(members: Sequence[Thing]) -> AsyncIterator[Thing]:

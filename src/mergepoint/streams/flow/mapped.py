@@ -63,8 +63,9 @@ def mapped(
 
     Results come in the order of their items, or with `ordered=False` as they are made. An error
     comes at its turn, after the results before it, and nothing is begun after it is known. When a
-    stream ends before its time, calls in flight are cancelled, or with `stop="land"` awaited, as
-    long as nobody cancels a second time.
+    stream ends before its time, calls in flight are cancelled. With `stop="land"` they come to
+    their end, and who closes or cancels the stream waits for that; who then cancels once more
+    cancels them.
 
     Raises ValueError for numbers below their least, TypeError for an input that is no async
     iterator and, in its turn, for a function that is not async.

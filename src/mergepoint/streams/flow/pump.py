@@ -30,8 +30,8 @@ class Pump:
         """Raise what the work raised."""
         self._task.result()
 
-    async def stop(self, *, beside: Collection[asyncio.Task[Any]] = ()) -> None:
-        """End the work, and wait for it and for the tasks beside it.
+    async def stop(self, *, beside: Collection[asyncio.Task[Any]] = (), outlasts: int = 0) -> None:
+        """End the work, and wait for it and for the tasks beside it (see `ended`).
 
         Raises what the input raises as it is closed; an error from before has no turn any more.
         """
@@ -39,7 +39,7 @@ class Pump:
         self.stopping = True
         self._task.cancel()
         try:
-            await ended([self._task, *beside])
+            await ended([self._task, *beside], outlasts=outlasts)
         finally:
             failed = not self._task.cancelled() and self._task.exception() is not None
         if late and failed:

@@ -79,7 +79,8 @@ class Window(Generic[T, R]):
         """Give the results. Once this generator is over, nothing of it is alive."""
         self._start(asyncio.get_running_loop())
         ready, fans, room = self._ready, self._fans, self._room
-        raised: Exception | None = None
+        task: Task | None = None
+        raised: BaseException | None = None
         try:
             while self._held or not self._pump.over:
                 task = ready[0] if ready else None
@@ -105,11 +106,13 @@ class Window(Generic[T, R]):
                 else:
                     ready.popleft()
             self._pump.result()
-        except Exception as error:
+        except BaseException as error:
             raised = error
             raise
         finally:
-            await self._end(raised)
+            end = self._end(raised)
+            task = raised = None  # an error that holds this frame must not be held by it
+            await end
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._copy = copy_context().copy
@@ -131,16 +134,20 @@ class Window(Generic[T, R]):
 
     async def _pull(self) -> None:
         async with self._intake as items:
-            async for item in items:
-                if not self._limit:
-                    return
-                self._held += 1
-                if self._counted and self._running >= self._shape.width:
-                    self._waiting.append(item)
-                else:
-                    self._begin(item)
-                while self._held >= self._limit:
-                    await self._room.wait()
+            self._held += 1  # for the item that is to come
+            try:
+                async for item in items:
+                    if not self._limit:
+                        return
+                    if self._counted and self._running >= self._shape.width:
+                        self._waiting.append(item)
+                    else:
+                        self._begin(item)
+                    self._held += 1
+                    while self._held > self._limit:
+                        await self._room.wait()
+            finally:
+                self._held -= 1
 
     def _begin(self, item: T) -> None:
         task = self._create(self._run(item), name=self._name, context=self._copy())
@@ -160,13 +167,25 @@ class Window(Generic[T, R]):
                 return await awaitable(made)
             await self._spread(made)
         except BaseException:
-            self._limit = 0  # nothing more is begun
+            self._fail()
             raise
         finally:
             if self._counted:
                 self._next()
             if self._news.waiting or not self._ordered:
                 self._tell()
+
+    def _fail(self) -> None:
+        """Begin nothing more: neither what is not pulled, nor calls whose task has not yet run."""
+        if not self._limit:
+            return
+        self._limit = 0
+        calls = list(self._ready if self._ordered else self._begun)
+        current = asyncio.current_task()
+        behind = calls[calls.index(current) + 1 :] if self._ordered and current in calls else calls
+        for call in behind:
+            if not _has_run(call):
+                call.cancel()
 
     def _next(self) -> None:
         self._running -= 1
@@ -198,16 +217,18 @@ class Window(Generic[T, R]):
                     fan.ahead += 1
                     self._held += 1
 
-    async def _end(self, raised: Exception | None) -> None:
+    async def _end(self, raised: BaseException | None) -> None:
         self._limit = 0
         self._ending = True
         self._room.ring()  # a fan-out that waits for room lands with what it made
         calls = list(self._ready if self._ordered else self._begun)
+        lands = self._shape.stop == "land"
         for call in calls:
-            if self._shape.stop == "cancel" or not _has_run(call):
+            if not (lands and _has_run(call)):
                 call.cancel()
+        outlasts = int(lands and isinstance(raised, Exception))  # nobody has asked it to stop yet
         try:
-            await self._pump.stop(beside=calls)
+            await self._pump.stop(beside=calls, outlasts=outlasts)
         finally:
             await self._intake.abandon()
             note_others(raised, calls)

@@ -1,4 +1,4 @@
-"""Intake: the items of a stage as its block pulls them."""
+"""Arrivals: the items of a stage as its block pulls them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mergepoint.streams.block_error import BlockError
 from mergepoint.streams.thing import Thing
 
 
-class Intake:
+class Arrivals:
     """Items that are told of as they arrive, and that are closed once, whoever forgets it.
 
     Raises BlockError for an item that is no Thing, or that no stage and no input let out.
