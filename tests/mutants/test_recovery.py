@@ -53,9 +53,9 @@ GUARDED = (
     ),
     Guarded(
         "a failed call is an answer",
-        ANSWERS,
-        "return record.answered and not record.masked",
-        "return not record.masked",
+        "mergepoint.record.standing",
+        "if not record.settled:",
+        "if None:",
         "tests.record.test_answers:test_a_failed_call_answers_nothing",
     ),
     Guarded(
