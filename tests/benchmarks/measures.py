@@ -14,6 +14,7 @@ from tests.benchmarks.model import EchoModel
 from tests.benchmarks.ours import fused, subgraphs
 from tests.benchmarks.result import Group, Results, growth
 from tests.benchmarks.session import one_more_turn
+from tests.benchmarks.streams import beside_asyncio, first_result, made_for_two, memory
 from tests.benchmarks.timing import Clock, in_turn
 from tests.benchmarks.work import Enclave, Fan, Flat, Work
 
@@ -31,9 +32,19 @@ class Sizes:
     limit: int = 50
     latency: float = 0.02
     turns: tuple[int, ...] = (100, 1_000, 10_000)
+    items: int = 10_000
+    many: int = 1_000_000
 
 
-QUICK = Sizes(stages=(5, 20), steps=(30, 300), slow_stages=3, branches=100, turns=(100, 1_000))
+QUICK = Sizes(
+    stages=(5, 20),
+    steps=(30, 300),
+    slow_stages=3,
+    branches=100,
+    turns=(100, 1_000),
+    items=2_000,
+    many=100_000,
+)
 
 Measure = Callable[[Sizes, int, Results], None]
 Make = Callable[[Work, EchoModel], Contender]
@@ -101,11 +112,21 @@ def session(sizes: Sizes, repetitions: int, results: Results) -> None:
     one_more_turn(sizes.turns, repetitions, results)
 
 
+def streams(sizes: Sizes, repetitions: int, results: Results) -> None:
+    """CPU an item, first result, what is made in vain, and memory of the stream primitive."""
+    print(f"streams of {sizes.items:,} and {sizes.many:,}", file=sys.stderr, flush=True)
+    beside_asyncio(sizes.items, repetitions, results)
+    first_result(sizes.latency, repetitions, results)
+    made_for_two(results)
+    memory(sizes.many, results)
+
+
 MEASURES: dict[str, Measure] = {
     "enclave": enclave,
     "flat": flat,
     "wall": wall,
     "session": session,
+    "streams": streams,
 }
 
 

@@ -15,6 +15,8 @@ LEGEND = (
     "h  LangGraph written by hand      b  a bare loop      m  the model calls alone",
     "s  mergepoint, subgraphs          f  mergepoint, fused",
     "s/s  a session of many turns against one of few; its times are for a turn",
+    "p/w  the stream primitive against asyncio by hand; its times are for an item and stage",
+    "p/ideal  against the sum of latencies      p/most  against what it may make",
     "Goals are upper limits for the median of the ratios of all repetitions.",
 )
 
@@ -25,7 +27,7 @@ def as_text(about: Mapping[str, str], repetitions: int, results: Results) -> str
     head += [f"{repetitions} repetitions in turn, garbage collected before each", *LEGEND]
     ratios = [_ratio_row(ratio) for ratio in results.ratios]
     spent = [
-        (one.clock, one.work, one.mode, one.contender, f"{one.median:.0f}", f"{one.minimum:.0f}")
+        (one.clock, one.work, one.mode, one.contender, _short(one.median), _short(one.minimum))
         for one in results.spent
     ]
     parts = [*head, "", *_lines([_RATIO_HEAD, *ratios]), "", *_lines([_SPENT_HEAD, *spent])]
@@ -53,6 +55,10 @@ def _ratio_row(ratio: Ratio) -> tuple[str, ...]:
         f"{ratio.minimum:.3f}",
         {True: "reached", False: "MISSED", None: ""}[ratio.reached],
     )
+
+
+def _short(microseconds: float) -> str:
+    return f"{microseconds:.0f}" if microseconds >= 10 else f"{microseconds:.2f}"
 
 
 def _lines(rows: Sequence[Iterable[str]]) -> list[str]:

@@ -16,7 +16,15 @@ from tests.benchmarks.ours import fused, subgraphs
 from tests.benchmarks.work import Enclave, Fan, Flat, Work
 
 SMALLEST = Sizes(
-    stages=(1, 2), steps=(2, 5), slow_stages=1, branches=3, limit=2, latency=0.001, turns=(1, 3)
+    stages=(1, 2),
+    steps=(2, 5),
+    slow_stages=1,
+    branches=3,
+    limit=2,
+    latency=0.001,
+    turns=(1, 3),
+    items=40,
+    many=1_000,
 )
 WORKS: tuple[Work, ...] = (
     Enclave(2),
@@ -95,8 +103,20 @@ def test_all_ratios_are_given(capsys: pytest.CaptureFixture[str]) -> None:
     sessions = {
         (f"one more {what} after 3 against 1", "sync", "s/s") for what in ("turn", "answer")
     }
+    flows = {
+        (f"40 items x 4 stages, {how}, at once", "async", "p/w")
+        for how in ("one by one", "16 wide")
+    }
+    flows |= {("first of 4 stages of 1 ms, 16 wide", "async", "p/ideal")}
+    for width, prefetch, made in ((1, 0, 2), (2, 0, 4), (2, 3, 7)):
+        what = f"2 wanted of 10, width {width}, prefetch {prefetch}"
+        flows |= {(f"{what}: {made} made, {made} allowed", "async", "p/most")}
+        flows |= {(f"{what}: 0 tasks left", "async", "p")}
+    flows |= {
+        (work, "async", "p") for work, _, _ in goals if work.startswith("1,000 items through")
+    }
     fan = {("3 branches, 2 at a time", "async", "f/b")}
-    assert goals == enclaves | flats | walls | sessions | fan
+    assert goals == enclaves | flats | walls | sessions | fan | flows
     for row in ratios:
         assert row["reached"] == (None if row["goal"] is None else row["median"] <= row["goal"])
 
