@@ -33,6 +33,7 @@ JOURNALED = "mergepoint.run.journaled"
 FILE = "mergepoint.record.file_journal"
 PLAIN = "mergepoint.record.plain"
 REPLAY = "mergepoint.record.replay"
+STANDING = "mergepoint.record.standing"
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,31 @@ GUARDED = (
     ),
     Guarded(
         "a failed call is an answer",
-        "mergepoint.record.standing",
+        STANDING,
         "if not record.settled:",
-        "if None:",
+        "if not record.path:",
         "tests.record.test_answers:test_a_failed_call_answers_nothing",
+    ),
+    Guarded(
+        "a hidden answer stands against a whole one",
+        STANDING,
+        "if known is None or known.masked or not record.masked:",
+        "if record.path:",
+        "tests.run.test_asked_again:test_what_stands_is_the_newest_whole_one",
+    ),
+    Guarded(
+        "what was left out is missing in a replay",
+        REPLAY,
+        'if record.kind == "left_out":',
+        'if record.kind == "inner":',
+        "tests.run.test_left_out:test_the_state_of_random_trees_follows_from_their_records",
+    ),
+    Guarded(
+        "a question is written each time that it is asked",
+        DECIDING,
+        "for one in known]:",
+        "for one in known[:0]]:",
+        "tests.run.test_open_gates:test_the_same_question_is_not_written_again",
     ),
     Guarded(
         "one reused answer is given to n samples",
