@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from mergepoint import SessionError, SessionMemory
+from mergepoint.record.hold import hold
 from mergepoint.record.lines import decode, encode
 from mergepoint.session.check import check_session
 from mergepoint.session.entry import FORMAT
@@ -176,6 +177,28 @@ def test_who_has_a_session_open_notices_its_repair(tmp_path: Path) -> None:
     again = FileSessions(tmp_path).open("s")
     again.add_fact("New.")
     assert [one.content for one in again.get_facts()] == ["F.", "New."]
+
+
+def test_a_journal_that_is_replaced_while_a_writer_waits_is_opened_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock on a file that lost its place holds nothing, and the one in its place is taken."""
+    memory = filled(FileSessions(tmp_path).create("s"))
+    path = tmp_path / "s" / "journal.jsonl"
+    holds: list[Path] = []
+
+    def replaced_first(file: Any, at: Path, **options: Any) -> None:
+        holds.append(at)
+        if len(holds) == 1:
+            copy = at.with_name("copy")
+            copy.write_bytes(at.read_bytes())
+            copy.replace(at)
+        hold(file, at, **options)
+
+    monkeypatch.setattr("mergepoint.session.file_log.hold", replaced_first)
+    memory.add_fact("New.")
+    assert holds == [path, path]
+    assert shown(FileSessions(tmp_path).open("s")) == shown(memory)
 
 
 def test_a_journal_that_got_shorter_is_told(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from mergepoint.session.file_sessions import FileSessions
 from mergepoint.session.import_session import import_session
 from mergepoint.session.past import Past
 from mergepoint.session.snapshot import Snapshot
-from mergepoint.session.summary import view_of
+from mergepoint.session.view import view_of
 
 Act = Callable[[SessionMemory], object]
 

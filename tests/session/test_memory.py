@@ -12,7 +12,16 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from tests.record.places import Place
 
-from mergepoint import SessionError, SessionMemory, StepCategory, StepError, StepType, open_session
+from mergepoint import (
+    SessionError,
+    SessionMemory,
+    Step,
+    StepCategory,
+    StepError,
+    StepType,
+    TurnRunner,
+    open_session,
+)
 from mergepoint.session.file_sessions import FileSessions
 from mergepoint.session.past import Past
 from mergepoint.session.sessions import SessionBrief, Sessions
@@ -70,6 +79,8 @@ def test_an_answer_is_stored_once_and_its_record_points_to_it(sessions: Sessions
     assert [one.message for one in records] == [one.id for one in answers]
     assert {one.content for one in records} == {""}
     assert records[0].path == "t/respond"
+    assert memory.get_working_steps(category="response") == records
+    assert [one.type for one in memory.get_working_steps(turn=1, category="working")] == ["plan"]
     assert [one.category for one in memory.get_working_steps(turn=2)] == [
         StepCategory.WORKING,
         StepCategory.WORKING,
@@ -136,6 +147,23 @@ def test_an_id_belongs_to_one_entry(sessions: Sessions, act: Any) -> None:
     with pytest.raises(SessionError, match="has something else under the id 'm1'"):
         act(memory)
     assert held(memory) == held(sessions.open("trip")) == before
+
+
+def test_a_run_answers_an_open_turn_alone(sessions: Sessions) -> None:
+    """What a run adds to a turn that has its answer, or is not there, is refused."""
+    memory = sessions.create("trip")
+    with pytest.raises(SessionError, match="turn 0 of session 'trip' is not there, or was clear"):
+        memory.add_response("Hello.", run="trip.0")
+    memory.add_response("Hi.", role="user")
+    memory.add_response("Hello.", run="trip.1", message_id="a1")
+    for act in (
+        lambda: memory.add_response("Ho.", run="trip.1"),
+        lambda: memory.add_working_step("response", error={"type": "E"}),
+    ):
+        with pytest.raises(SessionError, match=r"turn 1 .* has its answer already, a1"):
+            act()
+    assert memory.add_response("Hello.", run="trip.1", message_id="a1").turn == 1
+    assert len(memory.get_messages()) == 2
 
 
 def test_writers_see_each_other_when_they_write_or_look(place: Place, sessions: Sessions) -> None:
@@ -301,6 +329,8 @@ def test_a_deleted_session_is_gone(place: Place, sessions: Sessions) -> None:
         assert b"Ada" not in place.raw()
     with pytest.raises(SessionError):
         memory.add_response("More.")
+    with pytest.raises(SessionError):
+        TurnRunner(Step("Answer."), model="offline").run(memory, "Hello?")
     sessions.create("trip").add_response("Anew.", role="user")
     with pytest.raises(SessionError, match=r"(was replaced|is another one than was opened)"):
         memory.add_response("More.")

@@ -117,6 +117,18 @@ def memory(tmp_path: Path) -> SessionMemory:
     return open_session("trip", sessions=tmp_path)
 
 
+@pytest.fixture(params=["sync", "async"])
+def go_on(request: pytest.FixtureRequest) -> Callable[..., Reply]:
+    """Give how a turn is resumed, sync and on an event loop."""
+
+    def run(turns: TurnRunner, memory: SessionMemory, **given: Any) -> Reply:
+        if request.param == "sync":
+            return turns.resume(memory, **given)
+        return asyncio.run(turns.aresume(memory, **given))
+
+    return run
+
+
 def roles(memory: SessionMemory) -> list[tuple[str, str]]:
     """Give role and text of each message."""
     return [(one.role, one.content) for one in memory.get_messages()]
@@ -233,19 +245,21 @@ def test_a_failed_turn_leaves_the_message_and_an_error_step(
     assert roles(memory)[0] == ("user", "Hi.")
 
 
-def test_a_failed_turn_is_resumed_and_pays_nothing_twice(memory: SessionMemory) -> None:
+def test_a_failed_turn_is_resumed_and_pays_nothing_twice(
+    memory: SessionMemory, go_on: Callable[..., Reply]
+) -> None:
     """The calls that were answered are on record, and the answer stands in the turn it is for."""
     tree = Block([Step("Plan.", name="plan"), CHAT], name="chat")
     model = ScriptedModel(by_path={"chat/plan": "P.", "chat/answer": [ValueError("down"), "Yes."]})
     turns = TurnRunner(tree, model=model)
     with pytest.raises(ValueError, match="down"):
         turns.run(memory, "Hi.")
-    assert turns.resume(memory).text == "Yes."
+    assert go_on(turns, memory).text == "Yes."
     assert [seen.path for seen in model.calls] == ["chat/plan", "chat/answer", "chat/answer"]
     assert roles(memory) == [("user", "Hi."), ("assistant", "Yes.")]
     assert [bool(one.error) for one in memory.get_working_steps()] == [True, False]
     with pytest.raises(SessionError, match="has nothing to resume"):
-        turns.resume(memory)
+        go_on(turns, memory)
 
 
 def test_a_message_that_comes_again_is_answered_once(
@@ -296,9 +310,13 @@ def test_a_turn_waits_at_a_gate(memory: SessionMemory, take: Callable[..., Reply
     ):
         with pytest.raises(SessionError, match="turn 1 of session 'trip' is unfinished"):
             act()
+    [question] = turns.questions(memory)
+    assert question.path == "agent/ask"
+    assert question.kept == raised.value.questions[0].kept
     later = open_session("trip", sessions=memory.runs().folder_of("trip.1").parents[2])  # type: ignore[union-attr]
     assert turns.resume(later, answerer={"agent/ask": "approve"}).text == "It is 1."
     assert [seen.path for seen in model.calls].count("agent/ask/plan") == 1
+    assert turns.questions(memory) == []
     assert roles(later) == [("user", "Count."), ("assistant", "It is 1.")]
     assert len([one for one in later.get_working_steps() if one.type is StepType.PLAN]) == 2
 
@@ -367,6 +385,7 @@ def test_a_turn_that_began_no_run_is_resumed_too(memory: SessionMemory) -> None:
     memory.add_response("Hi.", role="user", opens=True)
     tree = Block([Step(Template("Answer {{ how }}."))], inputs=["how"])
     turns = TurnRunner(tree, model=ScriptedModel(["Yes."]))
+    assert turns.questions(memory) == []
     assert turns.resume(memory, inputs={"how": "briefly"}).text == "Yes."
     torn = open_session("torn", sessions=memory.runs().folder_of("x").parents[2])  # type: ignore[union-attr]
     torn.add_response("Hi.", role="user", opens=True)
@@ -409,6 +428,14 @@ def test_blank_text_begins_no_turn(memory: SessionMemory) -> None:
         run_turn(memory, CHAT, " ", model="offline")
     assert memory.get_messages() == ()
     assert memory.turn == 0
+
+
+def test_a_misspelt_option_is_told(memory: SessionMemory) -> None:
+    """What a turn does not take is refused before its message is accepted."""
+    turns: Any = TurnRunner(CHAT, model=ScriptedModel(["Yes."]))
+    with pytest.raises(TypeError, match=r"takes no 'answrer' \(did you mean 'answerer'\?\)"):
+        turns.run(memory, "Hi.", message_id="m1", answrer=None)
+    assert memory.past.by_id == {}
 
 
 def test_turns_take_inputs_config_recorder_and_budget(memory: SessionMemory) -> None:

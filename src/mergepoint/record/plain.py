@@ -11,6 +11,9 @@ from langchain_core.messages import AIMessage, messages_from_dict, messages_to_d
 
 from mergepoint.record.record import CallKey, CallRecord
 
+RECORDS = ("steps", "inner", "failures", "questions", "others")
+"""The keys of a transcript under which records stand."""
+
 
 def record_to_plain(record: CallRecord) -> dict[str, Any]:
     """Give a record as JSON data."""
@@ -61,6 +64,7 @@ def record_from_plain(data: Mapping[str, Any], run: str) -> CallRecord:
         kind=data.get("kind", "step"),
         value=data.get("value"),
         messages=tuple(messages_from_dict(data.get("messages", []))),
+        outputs=data.get("outputs", {}),
         cost=data.get("cost"),
         masked=tuple(data.get("masked", ())),
         sample=data.get("sample", 0),
@@ -74,6 +78,8 @@ def _rare(record: CallRecord) -> dict[str, Any]:
         rare |= {"kind": record.kind, "value": jsonable(record.value)}
     if record.messages:
         rare["messages"] = jsonable(messages_to_dict(record.messages))
+    if record.outputs:
+        rare["outputs"] = jsonable(record.outputs)
     if record.cost is not None:
         rare["cost"] = record.cost
     if record.masked:

@@ -10,7 +10,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from mergepoint.core.errors import MergepointError
 from mergepoint.record.lines import JournalError, encode
+from mergepoint.record.plain import RECORDS
 
 Redact = Callable[[str], str]
 
@@ -65,16 +67,22 @@ _NAMES = re.compile(
 )
 _METADATA = ("response_metadata", "additional_kwargs")
 _STRUCTURE = ("path", "name", "host", "tree", "run_id", "request", "requests")
-_TEXTS = ("prompt", "response", "value", "params", "error", "inputs", "outputs", "text")
+_TEXTS = ("prompt", "response", "value", "params", "error", "inputs", "outputs", "text", "meta")
 _TAKEN = ("response", "message", "messages", "value", "inputs")
 _IDS = frozenset({"type", "id", "tool_call_id"})
-_KEPT = {"prompt": _IDS, "error": frozenset({"type", "path", "node"})}
+_KEPT = {"prompt": _IDS, "error": frozenset({"type", "path", "node", "kind"})}
 _NONE: frozenset[str] = frozenset()
 
 
 def mask(text: str) -> str:
     """Give a text with keys of known forms masked."""
     return _SECRETS.sub(_masked, text)
+
+
+def hides(name: str, value: Any) -> bool:
+    """Say whether anything is masked in a value that stands under a name."""
+    plain = {name: value}
+    return bool(_deep(plain, _Mask(), named=True) != plain)
 
 
 def redacted(text: str, redact: Redact) -> str:
@@ -99,6 +107,16 @@ def encode_safe(
         plain = _walked(plain, _Hook(redact))
     line = encoded(plain)
     return encoded(_walked(plain, _Mask())) if suspicious(line) else line
+
+
+def safe(plain: dict[str, Any], redact: Redact | None) -> dict[str, Any]:
+    """Give the plain data of a header, record or transcript as `encode_safe` writes it."""
+    return _walked(plain if redact is None else _walked(plain, _Hook(redact)), _Mask())
+
+
+def safe_texts(value: Any, redact: Redact | None) -> Any:
+    """Give a message's plain data with each text as it is written; types and ids stay."""
+    return _deep(value if redact is None else _deep(value, _Hook(redact), _IDS), _Mask(), _IDS)
 
 
 def suspicious(text: bytes) -> bool:
@@ -131,6 +149,8 @@ class _Hook:
     def __call__(self, text: str) -> str:
         try:
             said = self._redact(text)
+        except MergepointError:
+            raise
         except Exception as error:
             raise JournalError(
                 f"the redact hook raised {type(error).__name__}: {error}; without it nothing is "
@@ -159,7 +179,7 @@ def _field(key: str, item: Any, say: _Say) -> Any:
         return [_message(one, say) for one in item]
     if key == "message":
         return _message(item, say)
-    if key in ("steps", "inner", "failures"):
+    if key in RECORDS:
         return [_walked(record, say) for record in item]
     if key in _TEXTS or say.names:
         return _deep(item, say, _KEPT.get(key, _NONE), named=say.names and key == "params")

@@ -116,11 +116,7 @@ def _flaws_of_snapshot(held: Mending, found: Examined) -> Iterator[Flaw]:
     anew = "a repair writes it anew"
     number = sum(end <= position for end in found.ends)
     mark = Mark(position, 1 + number, b"")
-    try:
-        expected = Snapshot().recent(found.past(found.header, most=number), mark)
-    except SessionError as error:
-        yield Flaw("the journal", str(error))
-        return
+    expected = Snapshot().recent(found.past(found.header, most=number), mark)
     if text != expected:
         yield Flaw("the snapshot", f"it is not what the journal gives; {anew}")
     elif any(

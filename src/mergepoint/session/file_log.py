@@ -114,9 +114,10 @@ class FileLog:
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Hold the session for a turn. Raises SessionError while another turn is running."""
+        path = self.folder / _TURN
         with ExitStack() as stack:
-            with as_session_errors():
-                stack.enter_context(holding(self.folder / _TURN, what="a turn of this session"))
+            with as_session_errors(), told(path, "lock"):
+                stack.enter_context(holding(path, what="a turn of this session"))
             yield
 
     def runs(self) -> FileStore:
@@ -183,10 +184,11 @@ class _FileTurnstile:
         self._log = log
         self._file = file.fileno()
         self._flush = flush
-        self.found = log.read(file, mark)
-        self._mark = self.found.mark
-        if os.fstat(self._file).st_size > self._mark.position:  # a kill left a part of a line
-            os.ftruncate(self._file, self._mark.position)
+        with told(log.journal, "read"):
+            self.found = log.read(file, mark)
+            self._mark = self.found.mark
+            if os.fstat(self._file).st_size > self._mark.position:  # a kill left a part of a line
+                os.ftruncate(self._file, self._mark.position)
 
     def append(self, entries: Sequence[Entry]) -> Mark:
         """Write the entries, a line each, in one write; give the mark behind them."""

@@ -30,7 +30,7 @@ from mergepoint.session.past import Past
 from mergepoint.session.said import said, spoken
 from mergepoint.session.snapshot import Snapshot
 from mergepoint.session.summary import summary_of
-from mergepoint.session.working_step import StepType, WorkingStep
+from mergepoint.session.working_step import StepCategory, StepType, WorkingStep
 
 E = TypeVar("E", SessionMessage, WorkingStep)
 E_co = TypeVar("E_co", SessionMessage, WorkingStep, covariant=True)
@@ -121,10 +121,15 @@ class SessionMemory:
         *,
         turn: int | None = None,
         type: StepType | str | None = None,  # noqa: A002
+        category: StepCategory | str | None = None,
     ) -> tuple[WorkingStep, ...]:
-        """Give how the turns came about: all steps, or those of a turn or a type."""
+        """Give how the turns came about: all steps, or those of a turn, a type or a category."""
         steps = tuple(self._past.steps) if turn is None else self._past.steps_of(turn)
-        return steps if type is None else tuple(step for step in steps if step.type == type)
+        return tuple(
+            step
+            for step in steps
+            if type in (None, step.type) and category in (None, step.category)
+        )
 
     def get_facts(self, *, last: int | None = None) -> tuple[Fact, ...]:
         """Give what is remembered, or the facts that came last."""

@@ -45,9 +45,3 @@ class SessionMessage:
     def to_langchain(self) -> BaseMessage:
         """Give the message as models take it, with its id."""
         return _CLASSES[self.role](content=self.content, id=self.id)
-
-
-def role_of(message: BaseMessage) -> Role:
-    """Give the role of a message that models take. Raises KeyError for one that has none."""
-    roles: dict[str, Role] = {"human": "user", "ai": "assistant", "system": "system"}
-    return roles[message.type]

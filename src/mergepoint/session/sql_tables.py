@@ -11,27 +11,16 @@ import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
 from mergepoint.record.lines import encode
-from mergepoint.record.sql_database import Database
+from mergepoint.record.sql_database import Database, line_tables
 from mergepoint.record.sql_journal import row
 from mergepoint.session.entry import FORMAT, Entry, SessionHeader, entry_to_plain
 
 _TABLES = sql.MetaData()
-SESSIONS = sql.Table(
-    "mergepoint_sessions",
+SESSIONS, ENTRIES = line_tables(
     _TABLES,
-    sql.Column("session_id", sql.String, primary_key=True),
-    sql.Column("format", sql.String, nullable=False),
-    sql.Column("created_at", sql.String, nullable=False),
-    sql.Column("checksum", sql.String(8), nullable=False),
-    sql.Column("header", sql.LargeBinary, nullable=False),
-)
-ENTRIES = sql.Table(
-    "mergepoint_session_entries",
-    _TABLES,
-    sql.Column("session_id", sql.ForeignKey(SESSIONS.c.session_id), primary_key=True),
-    sql.Column("n", sql.Integer, primary_key=True, autoincrement=False),
-    sql.Column("checksum", sql.String(8), nullable=False),
-    sql.Column("body", sql.LargeBinary, nullable=False),
+    firsts="mergepoint_sessions",
+    key="session_id",
+    rest="mergepoint_session_entries",
 )
 
 

@@ -11,6 +11,7 @@ from langchain_core.runnables import RunnableConfig
 from typing_extensions import TypedDict
 
 from mergepoint.core.errors import MergepointError, SessionError, TreeError
+from mergepoint.core.path import nearest
 from mergepoint.record.record import call_messages, response_id
 from mergepoint.run.context import RunContext
 from mergepoint.run.generation import Generation
@@ -38,6 +39,12 @@ class Given(TypedDict, total=False):
     answerer: Answerer | Mapping[str, Any] | None
     config: RunnableConfig | None
     recorder: Recorder | None
+
+
+def check_given(given: Given) -> None:
+    """Raise TypeError for what a turn does not take."""
+    for name in given.keys() - Given.__annotations__:
+        raise TypeError(f"a turn takes no {name!r}{nearest(name, Given.__annotations__)}")
 
 
 @dataclass(frozen=True, slots=True)

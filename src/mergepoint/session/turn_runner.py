@@ -13,24 +13,27 @@ from typing_extensions import Unpack
 from mergepoint.core.errors import GateOpen, SessionError, StepError
 from mergepoint.models.prices import Price
 from mergepoint.models.view import View
+from mergepoint.record.questions import open_questions
 from mergepoint.run.generation import arun_generation, run_generation
 from mergepoint.run.graph import Form
 from mergepoint.run.runner import ChatRunner
 from mergepoint.session.artifacts import Artifacts
 from mergepoint.session.memory import SessionMemory
-from mergepoint.session.summary import view_of
 from mergepoint.session.turn import (
     Asked,
     Given,
     Reply,
     Turning,
     accepted,
+    check_given,
     ended,
     resumable,
     turn_of,
 )
+from mergepoint.session.view import view_of
 from mergepoint.session.working_step import CANCELLED, WorkingStep
 from mergepoint.tree.budget import Budget
+from mergepoint.tree.decision import Question
 from mergepoint.tree.node import Node
 
 
@@ -84,7 +87,8 @@ class TurnRunner:
         the message and an error step left in the session; GateOpen where nobody answers at a
         gate: then the turn stays unfinished, for `resume` with the answers.
         """
-        with self._turn(memory, partial(accepted, text=text, message_id=message_id)) as turn:
+        begin = partial(accepted, text=text, message_id=message_id)
+        with self._turn(memory, begin, given) as turn:
             if turn.open:
                 turn.generation = run_generation(self.tree, **turn.options(given))
         return turn.reply
@@ -98,7 +102,8 @@ class TurnRunner:
         **given: Unpack[Given],
     ) -> Reply:
         """Do what `run` does, on an event loop."""
-        with self._turn(memory, partial(accepted, text=text, message_id=message_id)) as turn:
+        begin = partial(accepted, text=text, message_id=message_id)
+        with self._turn(memory, begin, given) as turn:
             if turn.open:
                 turn.generation = await arun_generation(self.tree, **turn.options(given))
         return turn.reply
@@ -110,21 +115,34 @@ class TurnRunner:
         its run began; later they are on record. Raises SessionError where nothing is to be
         resumed, and what `run` raises.
         """
-        with self._turn(memory, resumable) as turn:
+        with self._turn(memory, resumable, given) as turn:
             turn.generation = run_generation(self.tree, **turn.options(given))
         return turn.reply
 
     async def aresume(self, memory: SessionMemory, **given: Unpack[Given]) -> Reply:
         """Do what `resume` does, on an event loop."""
-        with self._turn(memory, resumable) as turn:
+        with self._turn(memory, resumable, given) as turn:
             turn.generation = await arun_generation(self.tree, **turn.options(given))
         return turn.reply
 
+    def questions(self, memory: SessionMemory) -> list[Question]:
+        """Give what the gates of the unfinished turn ask, from its journal alone.
+
+        Nothing is run; after a restart this is what is to be shown again. Where no turn is
+        unfinished, or it has not come to a gate, there are none.
+        """
+        memory.refresh()
+        asked, runs = memory.unfinished, memory.runs()
+        if asked is None or not runs.has(asked.run):
+            return []
+        return open_questions(*runs.read(asked.run), self.tree)
+
     @contextmanager
     def _turn(
-        self, memory: SessionMemory, begin: Callable[[SessionMemory], Asked]
+        self, memory: SessionMemory, begin: Callable[[SessionMemory], Asked], given: Given
     ) -> Iterator[Turning]:
         """Hold the session, and write down how the turn ends."""
+        check_given(given)
         with memory.holding_turn():
             asked = begin(memory)
             turn = Turning(memory, asked, self._runner, self._artifacts)
