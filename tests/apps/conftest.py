@@ -12,7 +12,13 @@ from tests.apps.command import BREAKING, ESSAY, INTERRUPTING
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give the folder that the test stands in."""
     monkeypatch.chdir(tmp_path)
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "FORCE_COLOR"):
+    for name in (
+        "OPENAI_API_KEY",
+        "OPENAI_BASE_URL",
+        "ANTHROPIC_API_KEY",
+        "FORCE_COLOR",
+        "MERGEPOINT_STORE",
+    ):
         monkeypatch.delenv(name, raising=False)
     texts = {"essay.py": ESSAY, "breaking.py": BREAKING, "stopping.py": INTERRUPTING}
     for name, text in texts.items():

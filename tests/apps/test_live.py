@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from tests.apps.test_watch import TREE, Hands
 
-from mergepoint.apps.cli.live import LiveTree, PlainLines
+from mergepoint.apps.cli.live import LiveTree, PlainLines, Screen
 from mergepoint.apps.cli.watch import Watch
 from mergepoint.run.recorder import Event
 from mergepoint.tree.block import Block
@@ -136,3 +136,37 @@ def test_a_stderr_that_is_gone_stops_the_lines_and_not_the_run(
         lines(Event("start", path))
         lines(Event("end", path))
     assert watch.root.done == 2
+
+
+def test_what_is_left_out_is_told_and_not_red() -> None:
+    """The bar is full at the end of a run that went on without some calls."""
+    watch, _ = watched()
+    watch.note(Event("end", "t/stage/a", model="m:x"))
+    watch.note(Event("start", "t/stage/b", model="m:x"))
+    watch.note(Event("left_out", "t/stage/b", model="m:x"))
+    watch.end()
+    tree = LiveTree(watch, console_of(70, 20))
+    tree.over = True
+    bar, *rows = shown(tree)
+    assert "2 of 3 calls, 1 left out" in bar
+    assert rows[4].split()[:7] == ["│", "└─", "∅", "b", "left", "out:", "no"]
+    assert rows[0].split()[0] == "✓"
+    tree = LiveTree(watch, console_of(70, 20, encoding="ascii"))
+    assert "0 b" in "\n".join(shown(tree))
+
+
+def test_a_question_stays_where_it_was_asked() -> None:
+    """The tree that comes back after it begins below, and draws over nothing."""
+    watch, _ = watched()
+    console = console_of(60, 20)
+    with Screen(LiveTree(watch, console)) as screen:
+        with screen.aside():
+            console.print("Shall we?")
+        with screen.aside():
+            console.print("And now?")
+    console.file.flush()
+    written = console.file.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    for asked in ("Shall we?", "And now?"):
+        before_the_tree = written.partition(asked)[2].partition("of 3 calls")[0]
+        assert before_the_tree
+        assert "\x1b[1A" not in before_the_tree  # one line up

@@ -83,13 +83,13 @@ def test_an_unknown_command_is_answered_with_a_near_one() -> None:
 def test_an_error_of_ours_is_told_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault of the command itself is one message too, with code 1 and the way to see more."""
 
-    def broken(*_: object) -> object:
+    def broken(*_: object, **__: object) -> object:
         raise ZeroDivisionError("by nought")
 
     monkeypatch.setattr("mergepoint.apps.targets.graph_names", broken)
     run = command("runs", "list", "--out", "runs")
     assert run.code == 0
-    monkeypatch.setattr("mergepoint.apps.cli.kept.run_folders", broken)
+    monkeypatch.setattr("mergepoint.apps.cli.homes.run_folders", broken)
     run = command("runs", "list")
     assert run.code == 1
     assert run.err.startswith("error: ZeroDivisionError: by nought\n")

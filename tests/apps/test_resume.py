@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 from tests.apps.command import Outcome, command, process
 
-from mergepoint.apps.cli.command import Command, read_command, write_command
+from mergepoint.apps.cli.command import Command, read_command, written
+from mergepoint.apps.cli.homes import Homes
+from mergepoint.record.lines import decode, encode
+
+KEY = "sk-proj-Ab1Cd2Ef3Gh4Ij5Kl6Mn7Op8"
 
 LATE = '''\
 """A tree whose second prompt fails, or kills, as long as there is no file `ready`."""
@@ -33,6 +37,35 @@ tree = Block([Step("Describe a harbour.", name="one"), Step(late, name="two"), S
 '''
 
 
+CALLING = '''\
+"""A prompt function, a function, and a prompt that fails as long as there is no file `ready`."""
+
+from pathlib import Path
+
+from mergepoint import Block, Call, Step
+
+
+def ask(ctx):
+    return "Describe a harbour."
+
+
+def count(ctx):
+    return len(ctx.messages)
+
+
+def end(ctx):
+    if not Path("ready").exists():
+        raise RuntimeError("not ready")
+    return "End."
+
+
+tree = Block(
+    [Step(ask, name="ask"), Call(count, name="count", capture_key="n"), Step(end, name="end")],
+    name="p",
+)
+'''
+
+
 @pytest.fixture(autouse=True)
 def late(here: Path) -> None:
     """Write the tree that fails at first."""
@@ -49,6 +82,15 @@ def resumed(*args: str) -> Outcome:
     """Resume the run, ready by now."""
     Path("ready").touch()
     return command("resume", "r", *args)
+
+
+def forget(command: object = None) -> None:
+    """Put another command, or none, into the header of the run's journal."""
+    journal = Path("runs/r/journal.jsonl")
+    first, *others = journal.read_bytes().splitlines(keepends=True)
+    header = decode(first)
+    header["meta"] = {} if command is None else {"command": command}
+    journal.write_bytes(b"".join([encode(header), *others]))
 
 
 def on_record(folder: Path) -> list[str]:
@@ -69,7 +111,7 @@ def test_a_failed_run_says_how_to_go_on_and_does() -> None:
 
 
 def test_a_killed_run_goes_on() -> None:
-    """After kill -9 the run's command is on disk, and a resume ends it."""
+    """After kill -9 the run's command is on record, and a resume ends it."""
     Path("kill").touch()
     assert process("run", "late.py", "--run-id", "r").code == -signal.SIGKILL
     Path("kill").unlink()
@@ -106,6 +148,19 @@ def test_a_run_goes_on_in_a_project_that_was_moved(
     assert len(on_record(Path("runs/r"))) == 4
 
 
+def test_functions_are_known_in_a_project_that_was_moved(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are on record by the name of their file, wherever it lies, so nothing is made again."""
+    (here / "calling.py").write_text(CALLING, encoding="utf-8")
+    assert command("run", "calling.py", "--run-id", "r").code == 1
+    there = here.with_name(f"{here.name}_moved")
+    here.rename(there)
+    monkeypatch.chdir(there)
+    assert resumed("-q").code == 0
+    assert on_record(Path("runs/r")) == ["p/ask", "p/count", "p/end"]
+
+
 def test_a_target_that_is_given_wins(here: Path) -> None:
     """A tree that lies elsewhere now is named; one that is another is refused by path."""
     begun()
@@ -129,9 +184,9 @@ def test_a_model_that_is_given_wins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_run_from_python_has_to_be_told() -> None:
-    """Without command.json it says so, and target and model do."""
-    folder = begun()
-    (folder / "command.json").unlink()
+    """Where no command began it, it says so, and target and model do."""
+    begun()
+    forget()
     refused = resumed()
     assert refused.code == 2
     assert "mergepoint resume r TARGET --model PROVIDER:NAME" in refused.err
@@ -140,18 +195,19 @@ def test_a_run_from_python_has_to_be_told() -> None:
 
 
 def test_a_command_that_cannot_be_read_is_refused() -> None:
-    """The error names the file and the way out."""
-    folder = begun()
-    for text in (
-        "{",
-        "[]",
-        '{"format": "mergepoint.command/9"}',
-        '{"format": "mergepoint.command/1"}',
-    ):
-        (folder / "command.json").write_text(text, encoding="utf-8")
+    """The error names the run and the way out."""
+    begun()
+    unknown: tuple[object, ...] = (
+        [],
+        {"format": "mergepoint.command/9"},
+        {"format": "mergepoint.command/1"},
+    )
+    for command_ in unknown:
+        forget(command_)
         refused = resumed()
         assert refused.code == 2
-        assert "command.json cannot be used" in refused.err
+        assert "what runs/r was started with cannot be used" in refused.err
+        assert "--resume r" in refused.err
 
 
 def test_no_run_and_no_journal_are_refused() -> None:
@@ -168,17 +224,18 @@ def test_no_run_and_no_journal_are_refused() -> None:
         (Command(target="x", model="m:n", base_url="https://me:pw@host/v1"), ("--base-url",)),
         (Command(target="x", model="m:n", base_url="https://host/v1?key=k9"), ("--base-url",)),
         (Command(target="x", set=('a:params={"api_key": "k9"}',)), ("--set a:params",)),
-        (Command(target="x", set=("a:system=sk-123",)), ("--set a:system",)),
+        (Command(target="x", set=(f"a:system={KEY}",)), ("--set a:system",)),
         (Command(target="x", model="m:n", base_url="http://localhost:8080/v1"), ()),
         (Command(target="x", set=("a:params={'max_tokens': 7}",), without=("b",)), ()),
     ],
 )
-def test_keys_are_not_written(tmp_path: Path, command: Command, left_out: tuple[str, ...]) -> None:
+def test_keys_are_not_written(command: Command, left_out: tuple[str, ...]) -> None:
     """An address or a setting with a key is left out and named; the rest comes back as it was."""
-    write_command(command, tmp_path)
-    text = (tmp_path / "command.json").read_text(encoding="utf-8")
-    assert not any(secret in text for secret in ("pw", "k9", "sk-123"))
-    read = read_command(tmp_path)
+    folder = begun()
+    text = json.dumps(kept := written(command, folder))
+    assert not any(secret in text for secret in ("pw", "k9", KEY))
+    forget(kept["command"])
+    read = read_command(Homes.at(None, None).find("r"))
     assert read is not None
     assert read.left_out == left_out
     assert left_out or read == command
@@ -186,9 +243,9 @@ def test_keys_are_not_written(tmp_path: Path, command: Command, left_out: tuple[
 
 def test_what_was_left_out_has_to_be_given_again() -> None:
     """A run whose settings held a key says which, and that all are to be given."""
-    folder = begun("--set", "one:system=sk-1")
+    folder = begun("--set", f"one:system={KEY}")
     refused = resumed()
     assert refused.code == 2
     assert "--set one:system: it seemed to hold a key" in refused.err
     assert "--resume r" in refused.err
-    assert "sk-1" not in (folder / "command.json").read_text(encoding="utf-8")
+    assert all(KEY.encode() not in file.read_bytes() for file in folder.iterdir())

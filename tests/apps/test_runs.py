@@ -17,6 +17,7 @@ from tests.apps.command import command, completions, line, on_terminal, plain, p
 
 from mergepoint.apps.cli.runs.tail import put_records
 from mergepoint.record.file_journal import FileJournal
+from mergepoint.record.tail import FileTail
 
 PATHS = ["essay/draft", "essay/threads/first", "essay/threads/second", "essay/consensus"]
 
@@ -261,7 +262,7 @@ def test_records_are_followed_as_they_are_appended(done: Path) -> None:
             writer.close()
 
     with redirect_stdout(io.StringIO()) as out:
-        put_records(journal, last=10, follow=True, json=False, pause=pause)
+        put_records(FileTail(journal), last=10, follow=True, json=False, pause=pause)
     assert shown == [PATHS[:1], PATHS[:2], PATHS[:3], PATHS[:3], PATHS]
 
 

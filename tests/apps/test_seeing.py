@@ -110,7 +110,7 @@ def test_without_runs_there_is_no_last() -> None:
     """An empty folder of runs is said to be empty."""
     shown = command("show", "last")
     assert shown.code == 2
-    assert "there are none under runs" in shown.err
+    assert "there are none in runs" in shown.err
 
 
 def test_a_failed_run_is_shown_with_its_failure() -> None:

@@ -27,8 +27,8 @@ def test_a_prompt_that_raises_fails_the_run_with_1() -> None:
 
 
 def test_a_failure_is_json_with_json() -> None:
-    """Type, message, path and transcript, and nothing else on stdout."""
-    run = command("run", "breaking.py", "--json", "--quiet")
+    """Type, message, path, transcript and the way on, and nothing else on stdout."""
+    run = command("run", "breaking.py", "--json", "--quiet", "--run-id", "r")
     assert run.code == 1
     assert run.err == ""
     assert run.data == {
@@ -37,6 +37,8 @@ def test_a_failure_is_json_with_json() -> None:
         "message": "the brief has no title (breaking.py:7)",
         "path": "breaking/stage/title",
         "transcript": str(transcripts()[0]),
+        "run_id": "r",
+        "resume": "mergepoint resume r",
     }
 
 

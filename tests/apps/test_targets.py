@@ -114,6 +114,30 @@ def test_a_file_that_failed_can_be_mended(here: Path) -> None:
     assert root_path(resolve_target("broken.py").tree) == "ok"
 
 
+def test_any_node_is_a_tree(here: Path) -> None:
+    """A loop, a gate or a call may be the root as well as a block or step."""
+    text = (
+        "from mergepoint import Call, Gate, Loop, Step\n"
+        "loop = Loop([Step('x')], until='x', name='loop')\n"
+        "gate = Gate(Step('x'), name='gate')\n"
+        "call = Call(print, args={}, name='call')\n"
+    )
+    (here / "kinds_of_mine.py").write_text(text, encoding="utf-8")
+    for name in ("loop", "gate", "call"):
+        assert root_path(resolve_target(f"kinds_of_mine.py:{name}").tree) == name
+
+
+def test_a_file_named_like_a_module_takes_nothing_from_it(here: Path) -> None:
+    """What others imported under that name stays as it is."""
+    import json
+
+    (here / "json.py").write_text(
+        "from mergepoint import Step\ntree = Step('x', name='mine')\n", encoding="utf-8"
+    )
+    assert root_path(resolve_target("json.py").tree) == "mine"
+    assert sys.modules["json"] is json
+
+
 def test_modules_beside_a_file_can_be_imported(here: Path) -> None:
     """A tree file may be one of several."""
     (here / "prompts_of_mine.py").write_text("HELLO = 'Hello'\n", encoding="utf-8")

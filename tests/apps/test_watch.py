@@ -111,3 +111,20 @@ def test_a_block_without_calls_is_done(hands: Hands) -> None:
     empty = Watch(TREE, clock=hands).part("t/empty")
     assert empty is not None
     assert (empty.calls, empty.phase) == (0, "done")
+
+
+def test_what_is_left_out_has_not_failed(hands: Hands) -> None:
+    """A block whose budget is used up is done without the rest, and so is the whole."""
+    watch = Watch(TREE, clock=hands)
+    stage = watch.part("t/stage")
+    assert stage is not None
+    for kind in ("start", "end"):
+        watch.note(Event(kind, "t/draft"))
+    watch.note(Event("start", "t/stage/a"))
+    watch.note(Event("left_out", "t/stage/a", text="no budget"))
+    assert [part.phase for part in stage.parts] == ["left out", "waiting"]
+    assert stage.parts[0].seconds(9) is None
+    assert (stage.phase, watch.root.failed, watch.root.left_out) == ("running", 0, 1)
+    stage.end()
+    watch.end()
+    assert (stage.phase, watch.root.phase) == ("done", "done")

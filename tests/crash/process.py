@@ -6,12 +6,15 @@ import multiprocessing
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Self
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.crash.attended"])
+
+LOOK = 0.002
+"""Seconds between two looks at what a process told."""
 
 SLOW = 120.0
 """Seconds after which a process that tells nothing new counts as hanging."""
@@ -42,12 +45,18 @@ class Doomed:
     def hear(self, done: Callable[[], bool], *, until: float = float("inf")) -> None:
         """Listen until something holds, the process has ended, or the clock is at `until`.
 
+        It looks now and then, and does not wait for news: who waits is woken by them, and on a
+        busy machine that would stop the process just where it told something.
+
         Raises TimeoutError for a process that hangs.
         """
-        while self.open and not done() and (left := until - time.monotonic()) > 0:
-            if wait([self._pipe], min(left, SLOW)):
+        news = time.monotonic()
+        while self.open and not done() and (now := time.monotonic()) < until:
+            time.sleep(min(LOOK, until - now))
+            while self.open and self._pipe.poll():
                 self._take()
-            elif left > SLOW:
+                news = now
+            if now - news > SLOW:
                 raise TimeoutError(f"nothing came in {SLOW:.0f} s; the last was {self.told[-1:]}")
 
     def pause(self, seconds: float) -> None:

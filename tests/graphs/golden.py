@@ -13,7 +13,9 @@ from langchain_core.messages import AIMessage, BaseMessage
 
 from mergepoint.models.offline import OfflineModel
 from mergepoint.run.context import RunContext
+from mergepoint.run.deciding import by_path
 from mergepoint.run.graph import Form
+from mergepoint.run.recorder import Recorder
 from mergepoint.run.runner import ChatRunner
 from mergepoint.testing.scripted import ScriptedModel, Seen
 from mergepoint.tree.block import Block
@@ -64,14 +66,18 @@ def offline_answer(messages: tuple[BaseMessage, ...]) -> AIMessage:
     return OfflineModel().invoke(list(messages))
 
 
-def ran(tree: Block, inputs: Mapping[str, Any], *, form: Form = "subgraphs") -> Ran:
-    """Run a tree on the offline model, behind a model that keeps what it is given."""
+def ran(tree: Block, case: Mapping[str, Any], *, form: Form = "subgraphs") -> Ran:
+    """Run a tree on the offline model, behind a model that keeps what it is given.
+
+    At gates what the case decided is decided, by path.
+    """
     model = ScriptedModel(default=offline_answer)
-    ctx = RunContext(inputs=dict(inputs))
+    recorder = Recorder(answerer=by_path(case.get("decisions", {})))
+    ctx = RunContext(inputs=dict(case["inputs"]), recorder=recorder)
     ChatRunner(model, form=form).run(ctx, tree)
     return Ran(
         calls={seen.path: seen for seen in model.calls},
-        answers={record.path: record.response for record in ctx.steps},
+        answers={record.path: record.response for record in ctx.steps if record.kind != "gate"},
         messages=ctx.messages,
         outputs=ctx.outputs,
         text=ctx.text,
@@ -84,6 +90,7 @@ def golden(run: Ran, case: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "about": case["about"],
         "inputs": case["inputs"],
+        **({"decisions": case["decisions"]} if "decisions" in case else {}),
         "calls": [{path: _clipped(answer)} for path, answer in run.answers.items()],
         "saw": {
             path: [_line(message) for message in run.calls[path].messages] for path in case["saw"]

@@ -16,12 +16,16 @@ from tests.graphs.golden import (
     write_case,
 )
 
+from mergepoint.core.errors import GateOpen, RailError
 from mergepoint.core.path import select
 from mergepoint.report.mermaid import to_mermaid
+from mergepoint.run.deciding import by_path
 from mergepoint.run.graph import Form
 from mergepoint.run.interpret import interpret
+from mergepoint.run.recorder import Recorder
+from mergepoint.tree.call import Call
 from mergepoint.tree.check import inputs_of
-from mergepoint.tree.node import walk
+from mergepoint.tree.node import Order, root_path, walk
 from mergepoint.tree.step import Step
 from mergepoint.tree.strict_yaml import load_file
 
@@ -30,7 +34,7 @@ OPENING = "```mermaid\n"
 
 def test_the_examples_are_those_we_know() -> None:
     """A folder that is added or lost shows here, so the tests below cannot run over nothing."""
-    assert EXAMPLES == ("flat_chat", "image_prompt", "tot_enclave")
+    assert EXAMPLES == ("flat_chat", "image_prompt", "plan_approve", "tot_enclave")
 
 
 @pytest.mark.parametrize("form", ["subgraphs", "fused"])
@@ -40,7 +44,7 @@ def test_a_run_gives_what_the_golden_case_says(
 ) -> None:
     """Calls, what key calls saw, the conversation, the outputs and the text are as written."""
     case = case_of(name)
-    found = golden(ran(tree_of(name), case["inputs"], form=form), case)
+    found = golden(ran(tree_of(name), case, form=form), case)
     if update_goldens:
         write_case(name, found)
     assert found == case_of(name)
@@ -50,7 +54,9 @@ def test_a_run_gives_what_the_golden_case_says(
 def test_the_interpreter_gives_the_golden_text(name: str) -> None:
     """The engine without a graph, on the model that `offline` names, ends with the same text."""
     case = case_of(name)
-    state = interpret(tree_of(name), model="offline", inputs=case["inputs"])
+    recorder = Recorder(answerer=by_path(case.get("decisions", {})))
+    tree = tree_of(name)
+    state = interpret(tree, model="offline", inputs=case["inputs"], recorder=recorder)
     assert str(state.messages[-1].text) == case["text"]
 
 
@@ -64,9 +70,14 @@ def test_the_example_inputs_are_those_of_the_golden_case(name: str) -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_case_names_every_call_once(name: str) -> None:
-    """The calls of a case are the steps of the tree, in order."""
-    steps = [path for path, node in walk(tree_of(name)) if isinstance(node, Step)]
-    assert [path for call in case_of(name)["calls"] for path in call] == steps
+    """The calls of a case are those of the tree, in order; of loops in each iteration."""
+    tree = tree_of(name)
+    order = Order(tree, root_path(tree))
+    made = [path for call in case_of(name)["calls"] for path in call]
+    assert len(made) == len(set(made))
+    assert sorted(made, key=order) == made
+    leaves = [path for path, node in walk(tree) if isinstance(node, Step | Call)]
+    assert list(dict.fromkeys(map(order.static, made))) == leaves
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -108,6 +119,27 @@ def test_a_served_graph_is_compiled_once_and_runs() -> None:
     assert graph() is graph()
     result = graph().invoke({"inputs": case_of("flat_chat")["inputs"]})
     assert str(result["messages"][-1].text) == case_of("flat_chat")["text"]
+
+
+def test_a_plan_waits_for_its_approval() -> None:
+    """Without anybody the example stops at its gate, with the whole plan in the question."""
+    with pytest.raises(GateOpen) as caught:
+        interpret(tree_of("plan_approve"), model="offline", inputs={"topic": "the tides"})
+    (question,) = caught.value.questions
+    assert question.path == "pipeline/planning/iteration_01/approval"
+    assert question.kept.outputs["plan"].startswith("1. Begin like this.")
+
+
+def test_a_plan_that_is_never_approved_ends_the_run() -> None:
+    """After five plans the loop says that none was approved."""
+    recorder = Recorder(answerer=lambda question: "reject")
+    with pytest.raises(RailError, match="after 5 iterations"):
+        interpret(
+            tree_of("plan_approve"),
+            model="offline",
+            inputs={"topic": "the tides"},
+            recorder=recorder,
+        )
 
 
 def _around_drawing(text: str) -> tuple[str, str, str]:

@@ -27,7 +27,7 @@ FORMS: tuple[Form, ...] = ("subgraphs", "fused")
 @pytest.fixture(scope="module", params=FORMS)
 def run(request: pytest.FixtureRequest) -> Ran:
     """Run the pipeline on its example, once for each form."""
-    return ran(tree_of("image_prompt"), case_of("image_prompt")["inputs"], form=request.param)
+    return ran(tree_of("image_prompt"), case_of("image_prompt"), form=request.param)
 
 
 def at(stage: str, voice: str) -> str:
@@ -130,7 +130,7 @@ def test_the_prompt_is_made_of_brief_likes_and_dislikes(run: Ran) -> None:
 )
 def test_other_briefs_give_prompts_too(brief: str, opening: str) -> None:
     """Short, long, foreign and broken lines: the prompt opens with the subject, without echoes."""
-    text = ran(tree_of("image_prompt"), {"brief": brief}, form="fused").text
+    text = ran(tree_of("image_prompt"), {"inputs": {"brief": brief}}, form="fused").text
     assert text.startswith(opening)
     for echo in ("brief", "likes", "prompt", "none stated", "critique", "edit"):
         assert echo not in content_words(text)

@@ -18,7 +18,7 @@ from mergepoint.record.hold import held
 from mergepoint.record.lines import JournalError
 from mergepoint.record.record import CallKey, CallRecord
 from mergepoint.record.repair import repairing
-from mergepoint.record.tail import Tail
+from mergepoint.record.tail import FileTail
 from mergepoint.tree.outline import outline
 
 NAMES = "abc"
@@ -148,7 +148,7 @@ def test_a_tail_gives_each_line_once_it_is_whole(journal: Path) -> None:
     whole = journal.read_bytes()
     lines = whole.splitlines(keepends=True)
     journal.write_bytes(b"".join(lines[:2]) + lines[2][:7])
-    tail = Tail(journal)
+    tail = FileTail(journal)
     assert [number for number, _ in tail.new()] == [1, 2]
     assert tail.new() == []
     journal.write_bytes(whole)
@@ -160,12 +160,12 @@ def test_a_tail_gives_each_line_once_it_is_whole(journal: Path) -> None:
 
 def test_a_tail_tells_what_was_changed(journal: Path) -> None:
     """A damaged line and a file that got shorter are errors with their place."""
-    tail = Tail(journal)
+    tail = FileTail(journal)
     whole = journal.read_bytes()
     journal.write_bytes(whole.replace(b'"prompt":"b"', b'"prompt":"x"'))
     with pytest.raises(JournalError, match=r"line 3: its checksum does not fit"):
         tail.new()
-    other = Tail(journal)
+    other = FileTail(journal)
     journal.write_bytes(whole)
     other.new()
     journal.write_bytes(whole[:40])

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 
 from mergepoint import Block, RunContext, Step, Template, run_generation
-from mergepoint.record.export import NOT_IN_JOURNAL, UNFINISHED, agrees, transcript_of, unanswered
-from mergepoint.record.plain import jsonable
+from mergepoint.record.export import NOT_IN_JOURNAL, UNFINISHED, agrees, transcript_of
+from mergepoint.record.jsonable import jsonable
 from mergepoint.record.read_journal import read_journal
 from mergepoint.record.transcript import read_transcript
 from mergepoint.testing.answers import TableModel
@@ -111,14 +111,6 @@ def test_a_failure_that_was_not_followed_by_an_answer_is_told(tmp_path: Path) ->
     assert found["error"]["path"] == "pipeline/join"
     assert found["error"]["message"].endswith("tried, TimeoutError: too slow")
     assert found["failures"] == written(tmp_path / "r")["failures"]
-
-
-def test_what_is_missing_is_told_in_the_order_of_the_tree(tmp_path: Path) -> None:
-    """Failed calls count as unanswered."""
-    header, records = read_journal(killed(tmp_path, records=1) / "journal.jsonl")
-    missing = ["pipeline/voices/a", "pipeline/voices/b", "pipeline/join"]
-    assert unanswered(header.tree, records) == missing
-    assert unanswered(header.tree, ()) == ["pipeline/draft", *missing]
 
 
 def test_a_transcript_that_a_killed_resume_left_does_not_agree(tmp_path: Path) -> None:

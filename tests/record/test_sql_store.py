@@ -198,7 +198,8 @@ def test_a_database_in_memory_is_refused(address: str) -> None:
     [
         ("nonsense", r"is no URL; give sqlite:///runs\.db"),
         ("postgresql://u:geheim1@host:port/db", "is no URL"),
-        ("cobol://u:geheim1@host/db", r"cobol://u:\[masked\]@host/db: SQLAlchemy knows no 'cobol'"),
+        ("cobol://u:geheim1@host/db", "SQLite or PostgreSQL, .* and not in cobol; give sqlite:"),
+        ("postgresql+cobol://u:geheim1@h/d", r"u:\[masked\]@h/d: .* knows no 'postgresql\+cobol'"),
         ("postgresql+pg8000://u:geheim1@h/d", r"needs a driver .*'mergepoint\[postgres\]'"),
         ("sqlite+aiosqlite:///x.db", "not async"),
         ("postgresql://u:geheim1@127.0.0.1:1/d", r"cannot reach .*refused.*; see that the databas"),

@@ -102,16 +102,19 @@ def test_a_run_comes_back_as_it_was(place: Place, store: Store) -> None:
         record("a", message=AIMessage("answer", response_metadata={"n": [1.5]}), started=1.25),
         record("b", error={"type": "TimeoutError", "message": "no"}),
         record("c", kind="call", value={"x": [1, None]}, messages=(HumanMessage("M."),), cost=0.5),
+        record("d", kind="gate", messages=(AIMessage("M."),), outputs={"plan": [1]}),
+        record("e", kind="left_out", error={"type": "B", "message": "m", "limit": 2, "spent": 1.5}),
     )
-    with store.create(HEADER) as journal:
+    header = replace(HEADER, meta={"command": {"target": "x.py", "set": ["a:b=1"]}})
+    with store.create(header) as journal:
         for one in records:
             journal.append(one)
-        assert (journal.header, journal.records) == (HEADER, records)
+        assert (journal.header, journal.records) == (header, records)
         assert journal.keyed
     for found in (store, place.store()):
-        assert found.read("r1") == (HEADER, records)
+        assert found.read("r1") == (header, records)
         with found.open("r1") as again:
-            assert (again.header, again.records) == (HEADER, records)
+            assert (again.header, again.records) == (header, records)
 
 
 def test_any_text_comes_back(store: Store) -> None:
@@ -197,6 +200,18 @@ def test_a_second_opening_is_told(place: Place, store: Store) -> None:
         journal.append(record("a"))
     with store.open("r1") as journal:
         assert len(journal.records) == 1
+
+
+def test_whoever_looks_knows_whether_a_run_is_written(place: Place, store: Store) -> None:
+    """A run is held while its journal is open, and to ask disturbs nobody."""
+    assert not place.store().held("r1")
+    with store.create(HEADER) as journal:
+        for _ in range(2):
+            assert place.store().held("r1")
+        assert not place.store().held("r2")
+        journal.append(record("a"))
+    assert not place.store().held("r1")
+    assert len(store.read("r1")[1]) == 1
 
 
 def test_runs_do_not_hold_each_other(place: Place) -> None:

@@ -26,7 +26,7 @@ def test_what_a_call_used_is_at_its_path_and_all_above() -> None:
     """The order is that of the tree, and what was not called is left out."""
     found = usage_by_path(
         [record("p/b/two"), record("p/a"), record("p/b/one", 10, 20)],
-        ["p", "p/a", "p/b", "p/b/one", "p/b/two", "p/c"],
+        ["p", "p/a", "p/b", "p/b/one", "p/b/two", "p/c"].index,
     )
     assert list(found) == ["p", "p/a", "p/b", "p/b/one", "p/b/two"]
     assert found["p"].total_tokens == 40
@@ -66,7 +66,7 @@ paths = st.lists(names, min_size=1, max_size=4).map(lambda parts: "/".join(["p",
 def test_parents_add_up(calls: list[tuple[str, int, float]]) -> None:
     """A path holds what was called at it and what its children hold, in any tree."""
     records = [record(path, number, cost=round(cost, 12)) for path, number, cost in calls]
-    found = usage_by_path(records, [])
+    found = usage_by_path(records, str)
     for path, used in found.items():
         own = [one for one in records if one.path == path]
         below = [at for at in found if ancestors(at)[:1] == [path]]

@@ -225,10 +225,13 @@ def test_a_function_that_failed_shows_what_it_saw(tmp_path: Path) -> None:
 
 def test_a_gate_that_is_open_says_so(tmp_path: Path) -> None:
     """What was held back is unfinished business: nobody has decided."""
-    tree = Block([Gate(Step("Plan.", name="plan"), name="ask")], name="t")
-    transcript = ran(tree, tmp_path).transcript
-    with pytest.raises(LookupError, match="t/ask is a gate that nobody has decided about"):
-        call_view(transcript, "t/ask")
+    gates = [Gate(Step("Plan.", name="plan"), name="ask"), Gate(Step("Go."), name="later")]
+    transcript = ran(Block(gates, name="t"), tmp_path).transcript
+    asked = call_view(transcript, "t/ask").decided
+    assert asked is not None
+    assert (asked.decision, asked.kept) == ("", ())
+    with pytest.raises(LookupError, match="t/later is a gate to which nothing has come yet"):
+        call_view(transcript, "t/later")
     fate = call_view(transcript, "plan").fate
     assert fate is not None
     assert (fate.end, fate.at) == ("unfinished", Exit("t/ask", "all_messages"))

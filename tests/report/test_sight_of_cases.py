@@ -14,13 +14,16 @@ from mergepoint.run.interpret import interpret
 from mergepoint.run.recorder import Recorder
 from mergepoint.testing.answers import TableModel
 from mergepoint.testing.case import Case, seeded_case
+from mergepoint.tree.budget import Budget
 from mergepoint.tree.node import root_path
 
 RUN = "r1"
 CASES = 250
 
 
-def looked_at(case: Case) -> tuple[Sight, TableModel, tuple[BaseMessage, ...] | None]:
+def looked_at(
+    case: Case, budget: Budget | None
+) -> tuple[Sight, TableModel, tuple[BaseMessage, ...] | None]:
     """Run a case; give its sight, the model with what it saw, and the conversation at the end."""
     model, recorder = TableModel(table=case.answers), Recorder()
     end: tuple[BaseMessage, ...] | None = None
@@ -33,6 +36,7 @@ def looked_at(case: Case) -> tuple[Sight, TableModel, tuple[BaseMessage, ...] | 
             inputs=case.inputs,
             run_id=RUN,
             recorder=recorder,
+            budget=budget,
         ).messages
     except Exception as raised:  # noqa: BLE001  (a run that fails is looked at too)
         error = {"path": str(getattr(raised, "pipeline_path", "")), "message": str(raised)}
@@ -48,16 +52,19 @@ def looked_at(case: Case) -> tuple[Sight, TableModel, tuple[BaseMessage, ...] | 
     return Sight(transcript), model, end
 
 
-def check(case: Case) -> Counter[str]:
+def check(case: Case, budget: Budget | None = None) -> Counter[str]:
     """Hold what a sight says to what the model saw and what was left; count how answers ended."""
     ends: Counter[str] = Counter()
-    sight, model, end = looked_at(case)
+    sight, model, end = looked_at(case, budget)
     saw = {path: list(lines) for path, lines in model.saw}
     views = {path: sight.call(path) for path in sight.paths}
     calls = {path: view for path, view in views.items() if view.kind != "gate"}
-    asking = {path for path, view in views.items() if view.kind == "step" or view.inside}
-    assert asking == set(saw)
+    asked = {path for path, view in calls.items() if view.kind == "step" and not view.left_out}
+    assert asked | {path for path, view in calls.items() if view.inside} == set(saw)
     for path, call in calls.items():
+        if call.left_out:
+            assert (call.error or {})["type"] == "BudgetExceeded"
+            continue
         if call.kind == "call":
             ends[call.fate.end if call.fate is not None else "failed"] += 1
             continue
@@ -70,7 +77,8 @@ def check(case: Case) -> Counter[str]:
         seen_by = [
             other
             for other, view in calls.items()
-            if any(seen.path == path and seen.role == "assistant" for seen in view.seen)
+            if not view.left_out
+            and any(seen.path == path and seen.role == "assistant" for seen in view.seen)
         ]
         assert list(call.fate.seen_by) == seen_by
         if end is None:
@@ -82,8 +90,9 @@ def check(case: Case) -> Counter[str]:
 
 
 def test_views_and_fates_are_those_of_the_run() -> None:
-    """Of 250 random trees, failing ones too, calls show what the model saw and what was left."""
+    """Of 250 random trees, cut short or failing too, calls show what they saw and left."""
     ends: Counter[str] = Counter()
     for seed in range(CASES):
-        ends += check(seeded_case(seed))
-    assert min(ends[end] for end in (*get_args(End), "failed")) > CASES / 20
+        keep = Budget(calls=2 + seed % 4, on_exhausted="keep")
+        ends += check(seeded_case(seed), None if seed % 3 else keep)
+    assert min(ends[end] for end in (*get_args(End), "failed")) > CASES / 30

@@ -28,21 +28,23 @@ from mergepoint import (
     RunContext,
     Step,
     Template,
+    interpret,
     read_transcript,
     run_generation,
 )
+from mergepoint.core.state import State
 from mergepoint.record.answers import Reused
 from mergepoint.record.check import check_run
-from mergepoint.record.export import transcript_of, unanswered
+from mergepoint.record.export import agrees, transcript_of
 from mergepoint.record.file_journal import read_journal
 from mergepoint.record.file_store import JOURNAL, FileStore
+from mergepoint.record.replay import replay
 from mergepoint.report.show_text import to_text
 from mergepoint.report.sight import Sight
 from mergepoint.run.generation import TRANSCRIPT
 from mergepoint.run.graph import Form
 from mergepoint.testing.cassette import Cassette
 from mergepoint.testing.scripted import Answer, ScriptedModel
-from mergepoint.tree.outline import outline
 
 
 def reusing(before: Recorder) -> Recorder:
@@ -151,13 +153,33 @@ def test_a_run_that_failed_in_a_function_is_resumed(tmp_path: Path, form: Form) 
     told = transcript_of(header, records)
     assert told.error is not None
     assert (told.error["type"], told.error["path"]) == ("Unfinished", "root/ask")
-    assert unanswered(outline(tree), records) == ["root/ask", "root/go"]
+    assert replay(records, tree, base=State()).missing == ["root/ask"]
     second = ScriptedModel(by_prompt={"Two?": "2", "Go": "g"})
     done = run_generation(tree, model=second, resume="r", **about)
     assert (done.outputs, len(second.calls)) == ({"said": "1 2"}, 2)
     transcript = read_transcript(tmp_path / "r" / TRANSCRIPT)
     assert [one.prompt for one in transcript.inner] == ["One?", "Two?"]
     assert not check_run(tmp_path / "r", journal=JOURNAL, transcript=TRANSCRIPT)
+
+
+def test_what_a_model_said_is_not_the_result_of_its_function() -> None:
+    """Where only the models of a function are on record, there is no state at its end."""
+
+    def fail(ctx: CallContext) -> None:
+        ctx.model().invoke("Inner?")
+        raise RuntimeError("after all")
+
+    recorder, tree = listening(), Call(fail, name="f", merge="all_messages")
+    with pytest.raises(RuntimeError):
+        interpret(tree, model=ScriptedModel(["x"]), recorder=recorder)
+    assert replay(recorder.journal.records, tree, base=State()).state is None
+
+
+def test_a_transcript_with_models_inside_agrees_with_its_journal(tmp_path: Path) -> None:
+    """Every record of the journal is in it, so it stands for the run."""
+    run_generation(around(asking()), model=model("x"), ctx=RunContext(run_id="r"), runs=tmp_path)
+    records = read_journal(tmp_path / "r" / JOURNAL)[1]
+    assert agrees(read_transcript(tmp_path / "r" / TRANSCRIPT), records)
 
 
 @pytest.mark.parametrize("way", ["resume", "reuse", "replay"])

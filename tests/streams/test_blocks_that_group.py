@@ -290,6 +290,15 @@ def test_merge_decides_between_values(conflicts: str, kept: str) -> None:
         run_block("merge", branches)
 
 
+def test_merge_knows_what_a_branch_left_alone() -> None:
+    """A prop that one branch changed and another did not is no conflict, and told of once."""
+    branches = teed(lambda one, ctx: one.plus(a=2) if one.props["branch"] == "one" else one)
+    (first, _) = run_block("merge", branches)
+    assert first.why("a").values == (1, 2)
+    (same, _) = run_block("merge", teed(lambda one, ctx: one))
+    assert same.why("a").values == (1,)
+
+
 def test_merge_wants_branches() -> None:
     """Things that no tee made cannot be merged."""
     with pytest.raises(BlockError, match="item 0: it has no prop 'branch'"):

@@ -12,13 +12,15 @@ import pytest
 from tests.streams.blocks import each, mapping, typed
 
 from mergepoint.core.errors import RecipeError
-from mergepoint.streams.ask import Ask
+from mergepoint.streams.ask import Answer, Ask
 from mergepoint.streams.context import BlockContext
+from mergepoint.streams.flow.each import each as each_of
 from mergepoint.streams.notes import NotesInMemory
 from mergepoint.streams.params import Params
 from mergepoint.streams.stage import entered, run_stage
 from mergepoint.streams.thing import Thing
 from mergepoint.testing.blocks import Replies, Source, run_block
+from mergepoint.testing.simulated import SimulatedLoop
 
 
 @pytest.mark.parametrize("width", [0, -1, True, 1.5, None])
@@ -128,6 +130,27 @@ def test_a_call_is_named_by_thing_stage_number_and_sample() -> None:
     assert {one.system for one in replies.asks} == {None, "Be brief."}
 
 
+def test_calls_are_in_order_however_they_came() -> None:
+    """The entry lists calls by number and sample, though a later one was answered first."""
+
+    async def slow_at_first(ask: Ask, /) -> Answer:
+        await asyncio.sleep(9 - ask.sample)
+        return Answer(text="", call=f"{ask.number}.{ask.sample}", model=f"m{ask.sample}")
+
+    async def ask(thing: Thing, ctx: BlockContext) -> Thing:
+        await asyncio.gather(*(ctx.ask(thing, "?", sample=sample) for sample in range(3)))
+        await ctx.ask(thing, "?", sample=1)
+        return thing
+
+    async def run() -> Thing:
+        ctx = BlockContext("s", asker=slow_at_first)
+        async with run_stage(mapping(ask), Source("a"), Params(), ctx) as stage:
+            return await anext(stage)
+
+    entry = SimulatedLoop().run(run).history[-1]
+    assert (entry.calls, entry.model) == (("0.0", "0.1", "0.2", "1.1"), "m0, m1, m2")
+
+
 def test_calls_are_counted_on_in_later_rounds() -> None:
     """A Thing that comes to the stage again gets new numbers, read from its history."""
     replies = Replies(lambda ask: "ok")
@@ -150,6 +173,36 @@ def test_calls_are_counted_on_in_later_rounds() -> None:
     assert [entry.calls for entry in thing.history[1:]] == [
         (f"0@s/{number}.0",) for number in range(3)
     ]
+
+
+def test_calls_are_counted_stage_by_stage() -> None:
+    """What was asked at another stage does not count here."""
+    replies = Replies(lambda ask: "ok")
+    things = run_block(mapping(_answered), "a", asker=replies, stage_id="one")
+    run_block(mapping(_answered), things, asker=replies, stage_id="two")
+    assert [(one.stage_id, one.number) for one in replies.asks] == [("one", 0), ("two", 0)]
+
+
+def test_maps_that_are_over_are_forgotten() -> None:
+    """A block may make a map for each of its items, and the context holds the open one alone."""
+    most = 0
+
+    async def nested(
+        items: AsyncIterator[Thing], params: Params, ctx: BlockContext
+    ) -> AsyncIterator[Thing]:
+        """Make three children of each in a map of their own."""
+        nonlocal most
+        async for thing in items:
+
+            async def one(child: Thing) -> Thing:
+                return child
+
+            async for child in ctx.map(each_of([ctx.child(thing, n) for n in range(3)]), one):
+                most = max(most, len(ctx.maps))
+                yield child
+
+    assert len(run_block(typed(nested), range(9))) == 27
+    assert most == 1
 
 
 def test_calls_for_a_child_are_its_own() -> None:

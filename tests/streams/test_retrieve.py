@@ -13,6 +13,7 @@ from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from pydantic import Field
+from tests.streams.blocks import each
 from tests.streams.laws import UNHURRIED
 
 from mergepoint.streams.block_error import BlockError
@@ -182,6 +183,16 @@ def test_a_retriever_is_not_asked_again() -> None:
     first = run_block("retrieve", "ab", {"retriever": shelf}, notes=notes, width=2)
     assert run_block("retrieve", "ab", {"retriever": shelf}, notes=notes) == first
     assert sorted(shelf.asked) == ["a", "b"]
+
+
+def test_a_thing_that_comes_back_is_looked_up_anew() -> None:
+    """In a later round a Thing with another content gets what fits that one."""
+    shelf, notes = Shelf(), NotesInMemory()
+    (first,) = run_block("retrieve", "a", {"retriever": shelf}, notes=notes)
+    changed = run_block(each(lambda thing, ctx: thing.redrafted("b")), [first], stage_id="other")
+    (second,) = run_block("retrieve", changed, {"retriever": shelf}, notes=notes)
+    assert second.props["sources"][0]["text"] == "b one"
+    assert [len(found) for found in second.why("sources").values] == [3, 3]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import pickle
 import warnings
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -17,6 +18,7 @@ from mergepoint.streams.block_error import BlockError
 from mergepoint.streams.block_type import BlockType
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.entry import Entry
+from mergepoint.streams.flow.each import each as each_of
 from mergepoint.streams.params import Params
 from mergepoint.streams.recent import MOST, Recent
 from mergepoint.streams.registry import REGISTRY
@@ -81,6 +83,42 @@ def test_the_exit_closes_what_a_block_forgot() -> None:
             source = Source(range(3))
             run_block(kind, source, wanted=wanted)
             assert source.closed
+
+
+def test_a_block_that_ends_early_ends_its_items() -> None:
+    """A stage that came to its end has closed its items, also where nobody closes the stage."""
+
+    async def run() -> bool:
+        source = Source(range(3))
+        stage = run_stage(typed(careless), source, Params(), BlockContext("s"))
+        assert len([thing async for thing in stage]) == 1
+        return source.closed
+
+    assert asyncio.run(run())
+
+
+def test_a_block_has_cleaned_up_when_its_stage_is_closed() -> None:
+    """What a block does at its end, and awaits, is done before the close of its stage returns."""
+    done: list[str] = []
+
+    async def tidy(
+        items: AsyncIterator[Thing], params: Params, ctx: BlockContext
+    ) -> AsyncIterator[Thing]:
+        """Clean up at the end."""
+        try:
+            async for thing in items:
+                yield thing
+        finally:
+            await asyncio.sleep(0)
+            done.append("block")
+
+    async def run() -> None:
+        stage = run_stage(typed(tidy), Source(range(3)), Params(), BlockContext("s"))
+        await anext(stage)
+        await stage.aclose()
+        assert done == ["block"]
+
+    asyncio.run(run())
 
 
 def test_nothing_is_left_running() -> None:
@@ -237,6 +275,23 @@ def test_a_block_cannot_remove_a_prop(make: Any) -> None:
     assert raised.value.__notes__ == ["at outer.odd (odd)", "item 0"]
 
 
+def test_a_worker_may_give_back_a_copy() -> None:
+    """A Thing that was changed in another process, and read from its bytes, leaves like any."""
+
+    async def far_away(thing: Thing, ctx: BlockContext) -> Thing:
+        sent = pickle.dumps(thing)
+        del thing
+        back: Thing = pickle.loads(sent)  # noqa: S301  (our own bytes)
+        return pickle.loads(pickle.dumps(back.plus(a=1)))  # type: ignore[no-any-return]  # noqa: S301
+
+    async def run() -> list[Thing]:
+        items, ctx = each_of(entered(range(9))), BlockContext("s", width=3)
+        async with run_stage(mapping(far_away), items, Params(), ctx) as stage:
+            return [thing async for thing in stage]
+
+    assert [thing.why("a").values for thing in asyncio.run(run())] == [(1,)] * 9
+
+
 def test_a_block_that_is_no_generator_is_refused() -> None:
     """A function that gives a list, and no async iterator, is told what a block is."""
 
@@ -266,8 +321,6 @@ def test_items_that_no_stage_let_out_are_refused() -> None:
 
 def test_an_error_survives_a_process() -> None:
     """A BlockError that is sent from a worker says the same there."""
-    import pickle
-
     error = BlockError("odd", stage_id="s", block="b", item="0")
     assert str(pickle.loads(pickle.dumps(error))) == str(error) == "s (b), item 0: odd"  # noqa: S301
 

@@ -112,6 +112,8 @@ def test_a_child_begins_as_its_parent() -> None:
     assert (done.id, done.parents) == ("0.2", ("0",))
     assert done.props == {"topic": "cats"}
     assert left(child(done, 1), "again").id == "0.2.1"
+    later = left(done.plus(score=1), "critique")
+    assert (later.id, later.parents) == ("0.2", ("0",))
 
 
 def test_a_child_of_what_has_not_left_has_the_item_as_parent() -> None:

@@ -405,6 +405,22 @@ def test_redaction(path: Path) -> None:
         Cassette(path, redact=hide).run(tree, model=SILENT, inputs={"who": "Ada and Bob"})
 
 
+def test_keys_are_masked_without_a_hook(path: Path) -> None:
+    """A cassette is a journal like others: known forms of keys never reach it, and it replays."""
+    key = "sk-proj-Ab1Cd2Ef3Gh4Ij5Kl6Mn7Op8"
+    tree = Block([Step(f"Try {key}.", name="try"), Step("Why?", name="why")])
+    with Cassette(path) as cassette:
+        cassette.run(tree, model=ScriptedModel([f"{key} fails", "It is old."]))
+    assert key.encode() not in path.read_bytes()
+    with Cassette(path) as cassette:
+        off = cassette.run(tree, model=SILENT)
+    assert [str(message.text) for message in off.messages][1:] == [
+        "[masked] fails",
+        "Why?",
+        "It is old.",
+    ]
+
+
 def test_a_redaction_that_redacts_itself(path: Path) -> None:
     """A hook that changes its own text would make a replay miss, and is refused."""
     cassette = Cassette(path, redact=lambda text: text + ".")

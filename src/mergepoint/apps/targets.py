@@ -7,7 +7,6 @@ arguments that gives one), or a YAML tree.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib.util
 import inspect
 import sys
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 EXAMPLE_FILE = "inputs.yaml"
 GRAPH_FILES = ("graph.py", "graph.yaml")
 DEFAULT_OBJECT = "tree"
+
+_OURS: dict[Path, ModuleType] = {}  # by file
 
 _YAML = (".yaml", ".yml")
 
@@ -122,12 +123,16 @@ def _load(file: Path, object_name: str) -> Node:
 
 
 def _module(file: Path) -> ModuleType:
-    """Give the module of a file, imported once; modules that lie beside it can be imported."""
+    """Give the module of a file, imported once; modules that lie beside it can be imported.
+
+    Its name is that of the file alone: functions are on record by it, and a project may move.
+    """
     place = file.resolve()
-    digest = hashlib.sha256(str(place).encode("utf-8", "surrogateescape")).hexdigest()[:8]
-    name = f"{place.stem}_{digest}"
-    if name in sys.modules:
-        return sys.modules[name]
+    if place in _OURS:
+        return _OURS[place]
+    name = place.stem
+    if name in sys.modules and sys.modules[name] not in _OURS.values():
+        name = f"{name}_tree"  # what somebody else has imported stays as it is
     spec = importlib.util.spec_from_file_location(name, place)
     if spec is None or spec.loader is None:
         raise TargetError(f"{file} cannot be imported")
@@ -141,16 +146,16 @@ def _module(file: Path) -> ModuleType:
     except BaseException:
         del sys.modules[name]
         raise
+    _OURS[place] = module
     return module
 
 
 def _tree_in(module: ModuleType, file: Path, name: str) -> Node:
-    from mergepoint.tree.block import Block
-    from mergepoint.tree.step import Step
+    from mergepoint.tree.kinds import is_node
 
     where = f"{file}:{name}"
     if not hasattr(module, name):
-        trees = [known for known, value in vars(module).items() if isinstance(value, Step | Block)]
+        trees = [known for known, value in vars(module).items() if is_node(value)]
         raise TargetError(
             f"{file} has no {name!r}{nearest(name, vars(module))}; trees in it: "
             f"{', '.join(trees) or 'none'}"
@@ -158,12 +163,13 @@ def _tree_in(module: ModuleType, file: Path, name: str) -> Node:
     found = getattr(module, name)
     if inspect.isroutine(found):
         found = _called(found, file, where)
-    if not isinstance(found, Step | Block):
+    if not is_node(found):
         raise TargetError(
-            f"{where} is {_kind(found)}, not a tree; give a Step, a Block, or a function without "
-            "arguments that returns one"
+            f"{where} is {_kind(found)}, not a tree; give a Block, Step, Call, Gate or Loop, or a "
+            "function without arguments that returns one"
         )
-    return found
+    tree: Node = found
+    return tree
 
 
 def _called(function: Callable[[], Any], file: Path, where: str) -> Any:

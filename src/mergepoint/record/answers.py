@@ -15,6 +15,7 @@ from langchain_core.messages import BaseMessage
 from mergepoint.core.errors import ReplayMiss
 from mergepoint.core.path import nearest
 from mergepoint.record.record import CallRecord, Kind
+from mergepoint.record.standing import Key, full_path_of, key_of, standing
 from mergepoint.tree.step import Content
 
 
@@ -53,21 +54,29 @@ class Answers(Protocol):
 class Resumed:
     """Answers of the run that is going on: by path, request and sample.
 
-    An answer that was hidden in part is not on record, and is asked for again.
+    An answer that was hidden in part is not on record, and is asked for again. A call that was left
+    out stays so.
     """
 
     records: Iterable[CallRecord]
 
     def __post_init__(self) -> None:
-        self._found = {_key(record): record for record in self.records if _whole(record)}
+        whole = [record for record in self.records if not record.masked]
+        self._found = standing(whole, key_of)
+        outer = (record for record in whole if record.kind != "inner")
+        self._stands = standing(outer, full_path_of)
 
     def find(self, asked: Asked) -> CallRecord | None:
         """Give the record of the same path, request and sample."""
         return self._found.get(_key_of(asked))
 
     def owns(self, record: CallRecord) -> bool:
-        """Say yes: all records are of the run itself."""
-        return True
+        """Say whether it stands in the run's journal as it is.
+
+        Where another answer came after it, at the same path and to another request, it is to be
+        written again: the newest at a path stands.
+        """
+        return record.kind == "inner" or self._stands.get(record.key.full_path) is record
 
 
 @dataclass
@@ -88,7 +97,7 @@ class Reused:
         self._inside: dict[str, list[CallRecord]] = defaultdict(list)
         for record in self.records:
             if _whole(record) and (record.request or record.kind != "inner"):
-                self._exact[_key(record)] = record
+                self._exact[key_of(record)] = record
                 self._alike[record.request].append(record)
                 if record.kind == "inner":
                     self._inside[record.key.full_path].append(record)
@@ -111,8 +120,8 @@ class Reused:
 
     def _use(self, record: CallRecord) -> None:
         """Let a record answer nothing any more."""
-        if self._exact.get(_key(record)) is record:
-            del self._exact[_key(record)]
+        if self._exact.get(key_of(record)) is record:
+            del self._exact[key_of(record)]
         unused = self._alike[record.request]
         self._alike[record.request] = [one for one in unused if one is not record]
 
@@ -124,7 +133,7 @@ class Replayed:
     records: Iterable[CallRecord]
 
     def __post_init__(self) -> None:
-        self._found = {_key(record): record for record in self.records if record.answered}
+        self._found = standing(self.records, key_of)
 
     def find(self, asked: Asked) -> CallRecord:
         """Give the record of the same path, request and sample.
@@ -185,8 +194,8 @@ class Continued:
         return self._own.find(asked) or self.others.find(asked)
 
     def owns(self, record: CallRecord) -> bool:
-        """Say whether it is one of the run's own records."""
-        return id(record) in self._known
+        """Say whether it is one of the run's own records, and stands there."""
+        return id(record) in self._known and self._own.owns(record)
 
 
 def answers_of(records: Iterable[CallRecord], others: Answers | None) -> Answers | None:
@@ -213,13 +222,6 @@ def _asked_for(record: CallRecord) -> Asked:
 
 def _whole(record: CallRecord) -> bool:
     return record.answered and not record.masked
-
-
-Key = tuple[str, str, int]
-
-
-def _key(record: CallRecord) -> Key:
-    return (record.key.full_path, record.request, record.sample)
 
 
 def _key_of(asked: Asked) -> Key:

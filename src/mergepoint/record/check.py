@@ -12,10 +12,12 @@ from mergepoint.core.errors import MergepointError
 from mergepoint.record.export import NOT_IN_JOURNAL, transcript_of
 from mergepoint.record.header import RunHeader
 from mergepoint.record.hold import held
+from mergepoint.record.jsonable import jsonable
 from mergepoint.record.lines import JournalError, decode
-from mergepoint.record.plain import jsonable, record_from_plain
+from mergepoint.record.plain import RECORDS, record_from_plain
 from mergepoint.record.read_journal import check_format, parsed
 from mergepoint.record.record import CallRecord
+from mergepoint.record.tail import Rows
 from mergepoint.record.transcript import Transcript, read_transcript
 from mergepoint.tree.node import Order
 from mergepoint.tree.outline import from_outline, leaf_paths
@@ -25,14 +27,18 @@ _AT_THE_END = ("text", "outputs")  # empty in the transcript of a run that faile
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong: in which file, in which line (None: in no one of them), what."""
+    """One thing that is wrong: where, in which line of it (None: in no one of them), what.
 
-    file: Path
+    It is in a file, or in the rows of a run in a database, whose header is row 1.
+    """
+
+    file: Path | str
     line: int | None
     what: str
 
     def __str__(self) -> str:
-        return f"{self.file}{'' if self.line is None else f':{self.line}'}: {self.what}"
+        at = ":" if isinstance(self.file, Path) else ", row "
+        return f"{self.file}{'' if self.line is None else f'{at}{self.line}'}: {self.what}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +106,36 @@ def check_run(folder: Path, *, journal: str, transcript: str) -> list[Problem]:
     return problems
 
 
-def check_first(path: Path, first: Mapping[str, Any]) -> list[str]:
+def check_rows(rows: Rows, run_id: str) -> list[Problem]:
+    """Give everything that is wrong with a run in a database.
+
+    Raises JournalError where there is no such run, or the database cannot be reached.
+    """
+    place = f"run {run_id!r} in {rows}"
+    reading = _Reading(place)
+    found = rows.lines(run_id)
+    reading.take(next(found)[1])
+    try:
+        for _, line in found:
+            reading.take(line)
+    except JournalError as error:
+        reading.fault(str(error).removeprefix(f"{place}, "))
+    return list(reading.checked().problems)
+
+
+def check_first(place: Path | str, first: Mapping[str, Any]) -> list[str]:
     """Look at the first line of a journal, and give the paths of its calls.
 
     Raises JournalError for a line that is no header.
     """
-    check_format(path, first.get("format"))
-    return list(leaf_paths(parsed(path, 1, RunHeader.from_plain, first).tree))
+    check_format(place, first.get("format"))
+    return list(leaf_paths(parsed(place, 1, RunHeader.from_plain, first).tree))
 
 
 class _Reading:
     """A journal as it is read, line by line."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | str) -> None:
         self._path = path
         self._header: RunHeader | None = None
         self._order: Order | None = None
@@ -202,7 +225,7 @@ def _unreadable(path: Path) -> Iterator[Problem]:
 
 
 def _difference(key: str, written: Any, expected: Any) -> str:
-    if key in ("steps", "inner", "failures"):
+    if key in RECORDS:
         pairs: Iterator[tuple[Any, Any]] = zip_longest(written, expected, fillvalue={})
         for one, other in pairs:
             if one != other:

@@ -32,9 +32,10 @@ class FileJournal:
     """A journal in a file that one process holds at a time; use `create` or `open`.
 
     What `append` returned from outlives a kill of the process. Against a loss of power the file
-    is flushed at its creation, at failed calls and when it is closed (`sync="edges"`), or after
-    every record (`sync="record"`). Safe to write from several threads. Secrets are masked in what
-    is written, and `redact` is a hook that may change its texts (see `mergepoint.record.redact`).
+    is flushed at its creation, at failed calls, at gates and when it is closed (`sync="edges"`), or
+    after every record (`sync="record"`). Safe to write from several threads. Secrets are masked in
+    what is written, and `redact` is a hook that may change its texts (see
+    `mergepoint.record.redact`).
     """
 
     keyed = True

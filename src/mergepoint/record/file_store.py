@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mergepoint.record.file_journal import FileJournal, begun
 from mergepoint.record.header import RunHeader
+from mergepoint.record.hold import held
 from mergepoint.record.lines import first_line
 from mergepoint.record.read_journal import read_journal
 from mergepoint.record.record import CallRecord
@@ -51,6 +52,10 @@ class FileStore:
     def has(self, run_id: str) -> bool:
         """Say whether a run of this id has begun: a kill within its first write leaves none."""
         return begun(self._path(run_id))
+
+    def held(self, run_id: str) -> bool:
+        """Say whether a process writes a run now; of one that is not there nobody does."""
+        return held(self._path(run_id))
 
     def runs(self) -> Sequence[str]:
         """Give the ids of all runs, the one that began last first.

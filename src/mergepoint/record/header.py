@@ -17,7 +17,8 @@ class RunHeader:
     """What a run began with.
 
     `tree` is the outline of the tree, `requests` a digest of what is static in each step, by
-    path. `masked` names what is not as the run was given it, but hidden.
+    path. `masked` names what is not as the run was given it, but hidden. `meta` is what whoever
+    began the run wants to find again with it.
     """
 
     run_id: str
@@ -28,6 +29,7 @@ class RunHeader:
     tree: Mapping[str, Any]
     requests: Mapping[str, str] = field(default_factory=dict)
     masked: tuple[str, ...] = ()
+    meta: Mapping[str, Any] = field(default_factory=dict)
 
     def to_plain(self) -> dict[str, Any]:
         """Give the header as JSON data."""
@@ -41,7 +43,8 @@ class RunHeader:
             "tree": dict(self.tree),
             "requests": dict(self.requests),
         }
-        return {**plain, "masked": list(self.masked)} if self.masked else plain
+        rare = {"masked": list(self.masked), "meta": dict(self.meta)}
+        return {**plain, **{name: value for name, value in rare.items() if value}}
 
     @classmethod
     def from_plain(cls, data: Mapping[str, Any]) -> RunHeader:
@@ -55,4 +58,5 @@ class RunHeader:
             tree=data["tree"],
             requests=data["requests"],
             masked=tuple(data.get("masked", ())),
+            meta=data.get("meta", {}),
         )

@@ -16,7 +16,7 @@ from mergepoint.tree.fold import Messages
 from mergepoint.tree.step import Content
 
 Source = Literal["live", "replayed"]
-Kind = Literal["step", "call", "gate", "inner"]
+Kind = Literal["step", "call", "gate", "inner", "left_out"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,12 @@ class CallRecord:
     None where no price is known. `attempt` counts from 1 inside of one execution of a step.
 
     `kind` says what was called: a step's model, a Call (its result is `value`, its `messages` are
-    those it made), a Gate (`value` is the decision), or a model inside of a Call, which has no
-    place in the tree (`inner`). Of those, calls that ask the same in one execution are told apart
-    by `sample`, from 0 on. `masked` names what was hidden when the record was written.
+    those it made), a Gate, or a model inside of a Call, which has no place in the tree (`inner`).
+    Of those, calls that ask the same in one execution are told apart by `sample`, from 0 on. A Gate
+    has two records where nobody was there to answer: its question, with the `messages` and
+    `outputs` that would be kept and no `value`; and its decision, the `value`. A call that was
+    `left_out` was never made: a budget did not suffice, and a node around it went on without it
+    (see `mergepoint.record.left_out`). `masked` names what was hidden when the record was written.
     """
 
     key: CallKey
@@ -63,10 +66,11 @@ class CallRecord:
     attempt: int = 1
     source: Source = "live"
     request: str = ""
-    error: Mapping[str, str] | None = None
+    error: Mapping[str, Any] | None = None
     kind: Kind = "step"
     value: Any = None
     messages: tuple[BaseMessage, ...] = ()
+    outputs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     cost: float | None = None
     masked: tuple[str, ...] = ()
     sample: int = 0
@@ -78,12 +82,30 @@ class CallRecord:
 
     @property
     def answered(self) -> bool:
-        """Say whether the model gave an answer that could be used."""
-        return self.error is None
+        """Say whether there is an answer that could be used, or a decision."""
+        return self.error is None and not self.asks
+
+    @property
+    def asks(self) -> bool:
+        """Say whether it is the question of a gate, and not the decision."""
+        return self.kind == "gate" and self.value is None
+
+    @property
+    def failed(self) -> bool:
+        """Say whether the call was made and failed."""
+        return self.error is not None and self.kind != "left_out"
+
+    @property
+    def settled(self) -> bool:
+        """Say whether it tells what came of a call: an answer, a decision, or that it was left out.
+
+        A resume takes that from the record, and does not ask again.
+        """
+        return self.answered or self.kind == "left_out"
 
     @property
     def at_edge(self) -> bool:
-        """Say whether it is flushed in any case: a failed call, and what a person decided."""
+        """Say whether it is flushed in any case: a failed call, what a gate asks, a decision."""
         return not self.answered or self.kind == "gate"
 
     @property

@@ -10,7 +10,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mergepoint.record.lines import JournalError, encode
+from mergepoint.core.errors import MergepointError
+from mergepoint.record.lines import JournalError, line_of, texts_in
+from mergepoint.record.plain import RECORDS
 
 Redact = Callable[[str], str]
 
@@ -42,8 +44,7 @@ _SECRETS = re.compile(
 # A text in which none of these is found holds nothing that is masked: most records do not. They
 # cost a tenth of the expression above; those that begin with a rare sign are searched together.
 _SIGNS = (
-    rb"sk- hf_ lsv2_ eyj secret s_token h_token bearer header cookie authoriz credential "
-    rb'token":'
+    b"sk- hf_ lsv2_ eyj secret s_token h_token bearer header cookie authoriz credential token\0"
 ).split()
 _RARE = tuple(
     re.compile(form)
@@ -65,16 +66,29 @@ _NAMES = re.compile(
 )
 _METADATA = ("response_metadata", "additional_kwargs")
 _STRUCTURE = ("path", "name", "host", "tree", "run_id", "request", "requests")
-_TEXTS = ("prompt", "response", "value", "params", "error", "inputs", "outputs", "text")
+_OURS = frozenset(
+    (
+        *_STRUCTURE,
+        *("view", "source", "context", "attempts", "not_a_language_model"),
+        *("created_at", "ended_at", "seconds"),
+    )
+)
+_TEXTS = ("prompt", "response", "value", "params", "error", "inputs", "outputs", "text", "meta")
 _TAKEN = ("response", "message", "messages", "value", "inputs")
 _IDS = frozenset({"type", "id", "tool_call_id"})
-_KEPT = {"prompt": _IDS, "error": frozenset({"type", "path", "node"})}
+_KEPT = {"prompt": _IDS, "error": frozenset({"type", "path", "node", "kind"})}
 _NONE: frozenset[str] = frozenset()
 
 
 def mask(text: str) -> str:
     """Give a text with keys of known forms masked."""
     return _SECRETS.sub(_masked, text)
+
+
+def hides(name: str, value: Any) -> bool:
+    """Say whether anything is masked in a value that stands under a name."""
+    plain = {name: value}
+    return bool(_deep(plain, _Mask(), named=True) != plain)
 
 
 def redacted(text: str, redact: Redact) -> str:
@@ -85,7 +99,7 @@ def redacted(text: str, redact: Redact) -> str:
 def encode_safe(
     plain: dict[str, Any],
     redact: Redact | None,
-    encoded: Callable[[dict[str, Any]], bytes] = encode,
+    encoded: Callable[[dict[str, Any]], bytes] = line_of,
 ) -> bytes:
     """Give the plain data of a header, record or transcript as JSON with its secrets masked.
 
@@ -93,22 +107,36 @@ def encode_safe(
     and parameters; what it gives is masked as well. Paths, ids and types stay. `masked` names the
     fields that a later run would take from here and that are no longer what they were.
 
-    Raises JournalError for a hook that fails, and what `encoded` raises.
+    Raises JournalError for a hook that fails, and for what JSON does not hold.
     """
     if redact is not None:
         plain = _walked(plain, _Hook(redact))
-    line = encoded(plain)
-    return encoded(_walked(plain, _Mask())) if suspicious(line) else line
+    texts = "\0".join((*texts_in(plain, but=_OURS), ""))
+    if suspicious(texts.encode("utf-8", "surrogatepass")):
+        plain = _walked(plain, _Mask())
+    return encoded(plain)
 
 
-def suspicious(text: bytes) -> bool:
-    """Say whether there may be something to mask in a JSON text."""
-    lower = text.lower()
-    return (
-        any(sign in lower for sign in _SIGNS)
-        or any(form.search(lower) for form in _RARE)
-        or (b"://" in text and _LOGIN.search(text) is not None)
-    )
+def safe(plain: dict[str, Any], redact: Redact | None) -> dict[str, Any]:
+    """Give the plain data of a header, record or transcript as `encode_safe` writes it."""
+    return _walked(plain if redact is None else _walked(plain, _Hook(redact)), _Mask())
+
+
+def safe_texts(value: Any, redact: Redact | None) -> Any:
+    """Give a message's plain data with each text as it is written; types and ids stay."""
+    return _deep(value if redact is None else _deep(value, _Hook(redact), _IDS), _Mask(), _IDS)
+
+
+def suspicious(texts: bytes) -> bool:
+    """Say whether there may be something to mask in texts, each of which ends with a zero byte."""
+    lower = texts.lower()
+    for sign in _SIGNS:  # no any(): for short texts its generators cost as much as the search
+        if sign in lower:
+            return True
+    for form in _RARE:
+        if form.search(lower):
+            return True
+    return b"://" in texts and _LOGIN.search(texts) is not None
 
 
 class _Mask:
@@ -131,6 +159,8 @@ class _Hook:
     def __call__(self, text: str) -> str:
         try:
             said = self._redact(text)
+        except MergepointError:
+            raise
         except Exception as error:
             raise JournalError(
                 f"the redact hook raised {type(error).__name__}: {error}; without it nothing is "
@@ -159,7 +189,7 @@ def _field(key: str, item: Any, say: _Say) -> Any:
         return [_message(one, say) for one in item]
     if key == "message":
         return _message(item, say)
-    if key in ("steps", "inner", "failures"):
+    if key in RECORDS:
         return [_walked(record, say) for record in item]
     if key in _TEXTS or say.names:
         return _deep(item, say, _KEPT.get(key, _NONE), named=say.names and key == "params")

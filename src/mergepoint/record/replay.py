@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mergepoint.core.errors import MergepointError, ReplayMiss
+from mergepoint.core.errors import ReplayMiss
 from mergepoint.core.path import iteration_name, join
+from mergepoint.record.left_out import exceeded
 from mergepoint.record.record import CallRecord
+from mergepoint.record.standing import path_of, standing
 from mergepoint.tree.call import Call
 from mergepoint.tree.context import PromptContext
 from mergepoint.tree.decision import Decision, Question
@@ -22,16 +24,20 @@ from mergepoint.tree.step import Step
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What the records say: `views` by path, the `state` at the end (None where a call is missing).
+    """What the records say: `views` by path, the `state` at the end (None where it has none).
 
     A view is what a call saw of the state, without its own prompt, system message and examples.
-    `held` is by path what each gate held back, in the question that it asked.
+    `held` is by path what each gate held back, in the question that it asked. `missing` are the
+    paths that were come to and have no answer, in the order of the tree; where there are none and
+    the run has no end all the same, `error` is what it failed with between the calls.
     """
 
     views: Mapping[str, Messages]
     state: Messages | None
     origins: Mapping[str, str]
     held: Mapping[str, Question] = field(default_factory=dict)
+    missing: Sequence[str] = ()
+    error: Exception | None = None
 
 
 def replay(
@@ -45,21 +51,26 @@ def replay(
 ) -> Replay:
     """Run the merges of a tree over recorded answers; no model and no function is called.
 
-    `origins` says for each message id that the run made at which path it was made. A loop whose
-    `until` is a function asks it again; where that raises, the run had ended. In an outline there
-    is none: then a loop went on as long as there are records of another iteration.
+    Of several records of a call that one counts which stands (see `standing`); one that was left
+    out is left out again. `origins` says for each message id that the run made at which path it
+    was made. A loop whose `until` is a function asks it again; where that raises, the run had
+    ended. In an outline there is none: then a loop went on as long as there are records of another
+    iteration.
     """
-    found = {
-        record.path: record for record in records if record.answered and record.kind != "inner"
-    }
-    engine = _Lookup(found, dict(inputs or {}), seed)
+    records = tuple(records)
+    began = {record.path for record in records}
+    stands = standing((one for one in records if one.kind != "inner"), path_of)
+    engine = _Lookup(stands, began, dict(inputs or {}), seed)
     path = at or root_path(tree)
-    state: Messages | None
+    state: Messages | None = None
+    failed: Exception | None = None
     try:
         state = drive(fold(tree, path, base, onto=base, engine=engine))
-    except MergepointError:
-        state = None
-    return Replay(engine.views, state, engine.origins, engine.held)
+    except ReplayMiss:
+        pass
+    except Exception as error:  # noqa: BLE001  (what a user's `until` raises too)
+        failed = error
+    return Replay(engine.views, state, engine.origins, engine.held, engine.missing, failed)
 
 
 @dataclass
@@ -67,11 +78,13 @@ class _Lookup:
     """An engine that looks answers up."""
 
     records: Mapping[str, CallRecord]
+    began: Collection[str]
     inputs: Mapping[str, Any]
     seed: int
     views: dict[str, Messages] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
     held: dict[str, Question] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
 
     async def ask(self, step: Step, path: str, view: Messages) -> Messages:
         return self._made(path, view, None)
@@ -92,7 +105,7 @@ class _Lookup:
     async def holds(self, loop: Loop, path: str, view: Messages, number: int) -> bool:
         if loop.until is untold:
             following = join(path, iteration_name(number + 1)) + "/"
-            return not any(known.startswith(following) for known in self.records)
+            return not any(known.startswith(following) for known in self.began)
         context = PromptContext.over(
             path,
             run_id=next((record.key.run for record in self.records.values()), ""),
@@ -102,28 +115,30 @@ class _Lookup:
             outputs=view.outputs,
             reads=None,
         )
-        try:
-            return loop.holds(context)
-        except MergepointError:
-            raise
-        except Exception as error:
-            said = f"{type(error).__name__}: {error}"
-            raise ReplayMiss(f"until at {path} raised {said}, so there is no more") from error
+        return loop.holds(context)
 
     def _found(self, path: str) -> CallRecord:
         record = self.records.get(path)
         if record is None:
+            self.missing.append(path)
             raise ReplayMiss(f"no answer at {path} on record")
+        if record.kind == "left_out":
+            raise exceeded(record)
         return record
 
     async def fork(self, branches: Sequence[Branch]) -> Sequence[Messages]:
         kept: list[Messages] = []
-        failure: MergepointError | None = None
-        for branch in branches:  # as in the run, all of them come to their end
+        failed: Exception | None = None
+        for branch in branches:
             try:
                 kept.append(await branch())
-            except MergepointError as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
+            except Exception as error:  # noqa: BLE001  (raised below: all branches are looked at)
+                failed = error if failed is None or _outweighs(error, failed) else failed
+        if failed is not None:
+            raise failed
         return kept
+
+
+def _outweighs(error: Exception, other: Exception) -> bool:
+    """Say whether a miss stands against another error: a run that goes on has not failed yet."""
+    return isinstance(error, ReplayMiss) and not isinstance(other, ReplayMiss)

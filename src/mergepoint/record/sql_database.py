@@ -15,6 +15,7 @@ from mergepoint.core.errors import MergepointError
 from mergepoint.record.lines import JournalError
 from mergepoint.record.redact import MASK, mask
 
+_KINDS = ("sqlite", "postgresql")
 _BUSY_SECONDS = 30
 _CONNECT_SECONDS = 10
 _MAKING = 0x6D65726765  # the advisory lock under which tables are made in PostgreSQL
@@ -63,12 +64,8 @@ class Database:
         self._tables = tables
         engine = address if isinstance(address, sql.Engine) else _engine(address)
         self.kind = engine.dialect.name
-        if self.kind not in ("sqlite", "postgresql") or engine.dialect.is_async:
-            raise JournalError(
-                f"journals are kept in SQLite or PostgreSQL, by a driver that is not async, and "
-                f"not in {engine.dialect.name}+{engine.dialect.driver}; give sqlite:///runs.db or "
-                "postgresql://user@host/database"
-            )
+        if self.kind not in _KINDS or engine.dialect.is_async:
+            raise _strange(f"{engine.dialect.name}+{engine.dialect.driver}")
         self._password = engine.url.password
         self._file = _file_of(engine.url) if self.kind == "sqlite" else None
         self.name = _shown(engine.url)
@@ -159,6 +156,13 @@ def dropped(connection: sql.Connection) -> None:
         connection.close()
 
 
+def _strange(driver: str) -> JournalError:
+    return JournalError(
+        f"journals are kept in SQLite or PostgreSQL, by a driver that is not async, and not in "
+        f"{driver}; give sqlite:///runs.db or postgresql://user@host/database"
+    )
+
+
 def _engine(address: str | sql.URL) -> sql.Engine:
     try:
         url = sql.make_url(address)
@@ -169,6 +173,8 @@ def _engine(address: str | sql.URL) -> sql.Engine:
         ) from None
     if url.drivername in ("postgres", "postgresql"):
         url = url.set(drivername="postgresql+psycopg")
+    if url.get_backend_name() not in _KINDS:
+        raise _strange(url.drivername)
     limits: dict[str, Any] = {}
     if url.drivername == "postgresql+psycopg" and "connect_timeout" not in url.query:
         limits = {"connect_args": {"connect_timeout": _CONNECT_SECONDS}}

@@ -17,7 +17,7 @@ from typing import Any
 import sqlalchemy as sql
 from sqlalchemy.exc import OperationalError
 
-from mergepoint.record.hold import hold_at, let_go
+from mergepoint.record.hold import held, hold_at, let_go
 from mergepoint.record.lines import JournalError
 from mergepoint.record.sql_database import Database, dropped
 
@@ -52,9 +52,16 @@ def hold_run(database: Database, run_id: str, *, what: str = "run") -> Held:
         raise
 
 
+def held_run(database: Database, run_id: str) -> bool:
+    """Say whether a process writes a run now."""
+    with database.connected() as connection, database.told("look at the locks of"):
+        if database.kind == "sqlite":
+            return held(_lock_of(connection, run_id))
+        return _session(connection, _key_of(connection, run_id)) is not None
+
+
 def _by_file(_: Database, connection: sql.Connection, name: str, what: str) -> Callable[[], None]:
-    main = str(connection.exec_driver_sql("PRAGMA database_list").one()[2])
-    path = Path(f"{main}.{name}.lock")
+    path = _lock_of(connection, name)
     try:
         file = hold_at(path, what=f"the {what}")
     except OSError as error:
@@ -68,9 +75,7 @@ def _by_file(_: Database, connection: sql.Connection, name: str, what: str) -> C
 def _by_session(
     database: Database, connection: sql.Connection, name: str, what: str
 ) -> Callable[[], None]:
-    schema = connection.exec_driver_sql("SELECT current_schema()").scalar_one()
-    digest = hashlib.blake2b(f"mergepoint {schema} {name}".encode(), digest_size=8).digest()
-    key = int.from_bytes(digest, signed=True)
+    key = _key_of(connection, name)
     connection.exec_driver_sql(f"SET lock_timeout = '{_PATIENCE}'")
     try:
         connection.execute(sql.select(sql.func.pg_advisory_lock(key)))
@@ -90,8 +95,29 @@ def _by_session(
     return unlock
 
 
+def _lock_of(connection: sql.Connection, name: str) -> Path:
+    """Give the file beside an SQLite database that whoever writes under a name locks."""
+    main = str(connection.exec_driver_sql("PRAGMA database_list").one()[2])
+    return Path(f"{main}.{name}.lock")
+
+
+def _key_of(connection: sql.Connection, name: str) -> int:
+    """Give the number of the advisory lock of a name."""
+    schema = connection.exec_driver_sql("SELECT current_schema()").scalar_one()
+    digest = hashlib.blake2b(f"mergepoint {schema} {name}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, signed=True)
+
+
 def _holder(connection: sql.Connection, key: int) -> str:
     """Say which process of the server holds a lock, and from where its client came."""
+    found = _session(connection, key)
+    if found is None:
+        return ""
+    return f" (server process {found[0]}{f', client {found[1]}' if found[1] else ''})"
+
+
+def _session(connection: sql.Connection, key: int) -> Any:
+    """Give process and client address of the session that holds a lock, None where none does."""
     query: Any = sql.text(
         "SELECT a.pid, a.client_addr FROM pg_locks l JOIN pg_stat_activity a USING (pid) "
         "WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 "
@@ -99,7 +125,4 @@ def _holder(connection: sql.Connection, key: int) -> str:
         "AND l.classid::bigint = :high AND l.objid::bigint = :low"
     )
     parts = {"high": key >> 32 & 0xFFFFFFFF, "low": key & 0xFFFFFFFF}
-    found = connection.execute(query, parts).first()
-    if found is None:
-        return ""
-    return f" (server process {found[0]}{f', client {found[1]}' if found[1] else ''})"
+    return connection.execute(query, parts).first()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC
 from typing import Any
 
@@ -23,7 +23,7 @@ from mergepoint.record.read_journal import check_format, parsed
 from mergepoint.record.record import CallRecord
 from mergepoint.record.redact import Redact
 from mergepoint.record.sql_database import RECORDS, RUNS, Database
-from mergepoint.record.sql_hold import Held, hold_run
+from mergepoint.record.sql_hold import Held, held_run, hold_run
 from mergepoint.record.sql_journal import SqlJournal, flush, row, safe_line
 from mergepoint.record.store import Sync, checked_run_id, checked_sync, known_run, unknown_run
 
@@ -96,13 +96,10 @@ class SqlStore:
         check_format(place, headers[0].format)
         plain = _decoded(f"{place}, its header", headers[0].checksum, headers[0].header)
         header = parsed(place, 0, RunHeader.from_plain, plain, unit="row")
-        rows = self._rows(
-            sql.select(RECORDS).where(RECORDS.c.run_id == run_id).order_by(RECORDS.c.n)
-        )
         records: list[CallRecord] = []
-        for n, found in enumerate(rows, 1):
+        for n, found in enumerate(self._records(run_id), 1):
             if found.n != n:
-                raise JournalError(f"{place}, record {n} is missing; {_RESTORE}")
+                raise self._gap(run_id, n)
             plain = _decoded(f"{place}, record {n}", found.checksum, found.body)
             records.append(parsed(place, n, record_from_plain, plain, run_id, unit="record"))
         return header, tuple(records)
@@ -111,6 +108,26 @@ class SqlStore:
         """Say whether a run of this id has begun. Raises JournalError for an id that is none."""
         known = sql.select(RUNS.c.run_id).where(RUNS.c.run_id == checked_run_id(run_id))
         return bool(self._rows(known))
+
+    def held(self, run_id: str) -> bool:
+        """Say whether a process writes a run now; of one that is not there nobody does."""
+        return self.has(run_id) and held_run(self._database, run_id)
+
+    def lines(self, run_id: str, *, after: int = 0) -> Iterator[tuple[int, bytes]]:
+        """Give number and line of a run's rows, as a file would hold them; the header is 1.
+
+        Raises JournalError if there is no such run, and where a row is missing.
+        """
+        if not after:
+            headers = self._rows(sql.select(RUNS).where(RUNS.c.run_id == checked_run_id(run_id)))
+            if not headers:
+                raise unknown_run(self, run_id, self.runs())
+            yield 1, _line(headers[0].checksum, headers[0].header)
+        first = max(1, after)
+        for n, found in enumerate(self._records(run_id, first), first):
+            if found.n != n:
+                raise self._gap(run_id, n)
+            yield n + 1, _line(found.checksum, found.body)
 
     def runs(self) -> Sequence[str]:
         """Give the ids of all runs, the one that began last first."""
@@ -122,6 +139,13 @@ class SqlStore:
 
     def __str__(self) -> str:
         return self._database.name
+
+    def _records(self, run_id: str, first: int = 1) -> Sequence[Any]:
+        own = sql.select(RECORDS).where(RECORDS.c.run_id == run_id, RECORDS.c.n >= first)
+        return self._rows(own.order_by(RECORDS.c.n))
+
+    def _gap(self, run_id: str, n: int) -> JournalError:
+        return JournalError(f"run {run_id!r} in {self}, record {n} is missing; {_RESTORE}")
 
     def _hold(self, run_id: str) -> Held:
         held = hold_run(self._database, run_id)
@@ -161,8 +185,12 @@ def _set_up(connection: sql.Connection, sync: Sync) -> None:
     connection.exec_driver_sql(f"PRAGMA synchronous = {level}")
 
 
+def _line(checksum: str, body: bytes) -> bytes:
+    return b"%s %s\n" % (checksum.encode(), body)
+
+
 def _decoded(place: str, checksum: str, body: bytes) -> dict[str, Any]:
     try:
-        return decode(b"%s %s\n" % (checksum.encode(), body))
+        return decode(_line(checksum, body))
     except (ValueError, RecursionError) as error:
         raise JournalError(f"{place}: {error}; {_RESTORE}") from error

@@ -62,6 +62,10 @@ class Store(Protocol):
         """Say whether a run of this id has begun. Raises JournalError for an id that is none."""
         ...
 
+    def held(self, run_id: str) -> bool:
+        """Say whether a process writes a run now."""
+        ...
+
     def runs(self) -> Sequence[str]:
         """Give the ids of all runs, the one that began last first."""
         ...

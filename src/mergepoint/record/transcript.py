@@ -13,27 +13,33 @@ from langchain_core.messages import BaseMessage, messages_from_dict, messages_to
 
 from mergepoint.core.errors import MergepointError
 from mergepoint.core.state import State
-from mergepoint.record.plain import is_offline, jsonable, record_from_plain, record_to_plain
+from mergepoint.record.jsonable import jsonable
+from mergepoint.record.plain import RECORDS, is_offline, record_from_plain, record_to_plain
 from mergepoint.record.record import CallRecord
 from mergepoint.record.redact import Redact, encode_safe
 from mergepoint.record.replay import Replay, replay
+from mergepoint.record.sorting import Sorting
 from mergepoint.record.usage import Usage, usage_by_path, usage_of
 from mergepoint.record.whole import write_whole
 from mergepoint.record.words import Words
-from mergepoint.tree.node import Node, Order, walk
+from mergepoint.tree.node import Node, Order
 from mergepoint.tree.outline import from_outline, outline
 
 FORMAT = "mergepoint.transcript/1"
+
+_ASIDE = RECORDS[1:]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transcript:
     """One run of one tree: what it was given, what every call made, what came out.
 
-    `records` holds answered steps, calls and decisions in tree order, `inner` the models that
-    functions called, and `failures` what failed, both in order of time. Words
-    are counted by white space: `words_sent` over everything that was sent, `words_shared` over
-    what would have been sent had every call seen all that came before it.
+    `records` holds answered steps, calls and decisions in tree order, one at each path. In order
+    of time: `inner` are the models that functions called, `failures` what failed, `questions` what
+    gates wait for; `others` is the rest of the record: answers that were asked for again, calls
+    that were left out, questions that were answered. Words are counted by white space:
+    `words_sent` over everything that was sent, `words_shared` over what would have been sent had
+    every call seen all that came before it.
     """
 
     run_id: str
@@ -47,10 +53,10 @@ class Transcript:
     outputs: Mapping[str, Any]
     text: str
     error: Mapping[str, Any] | None
-    words_sent: int = 0
-    words_shared: int = 0
-    words_by_path: Mapping[str, int] = field(default_factory=dict)
+    words: Words = field(default_factory=Words)
     inner: tuple[CallRecord, ...] = ()
+    questions: tuple[CallRecord, ...] = ()
+    others: tuple[CallRecord, ...] = ()
 
     @classmethod
     def of(
@@ -70,13 +76,8 @@ class Transcript:
     ) -> Transcript:
         """Give the transcript of what a journal holds of one run."""
         own = [record for record in records if record.key.run == run_id]
-        order = Order(tree, at)
-        answered = sorted(
-            (record for record in own if record.answered and record.kind != "inner"),
-            key=lambda record: order(record.path),
-        )
-        seen = replay(answered, tree, base=State(tuple(base)), at=at, inputs=inputs, seed=seed)
-        words = Words.of(answered, seen, base)
+        found = Sorting.of(own, Order(tree, at))
+        seen = replay(own, tree, base=State(tuple(base)), at=at, inputs=inputs, seed=seed)
         return cls(
             run_id=run_id,
             created_at=(created_at or datetime.now(UTC)).isoformat(timespec="milliseconds"),
@@ -84,16 +85,41 @@ class Transcript:
             tree=outline(tree, at),
             inputs=dict(inputs or {}),
             messages=tuple(base),
-            records=tuple(answered),
-            failures=tuple(record for record in own if not record.answered),
+            records=found.answered,
+            failures=found.failures,
             outputs=dict(outputs or {}),
             text=text,
             error=error,
-            words_sent=words.sent,
-            words_shared=words.shared,
-            words_by_path=words.by_path,
-            inner=tuple(record for record in own if record.answered and record.kind == "inner"),
+            words=Words.of(found.answered, seen, base),
+            inner=found.inner,
+            questions=found.questions,
+            others=found.others,
         )
+
+    @property
+    def everything(self) -> tuple[CallRecord, ...]:
+        """Give all records of the run; of a path's records that which stands comes last."""
+        return (*self.others, *self.questions, *self.failures, *self.inner, *self.records)
+
+    @property
+    def left_out(self) -> tuple[CallRecord, ...]:
+        """Give the calls that a budget did not suffice for, where the run went on without them."""
+        return tuple(record for record in self.others if record.kind == "left_out")
+
+    @property
+    def words_sent(self) -> int:
+        """Give the words of everything that was sent."""
+        return self.words.sent
+
+    @property
+    def words_shared(self) -> int:
+        """Give the words that would have been sent without merging."""
+        return self.words.shared
+
+    @property
+    def words_by_path(self) -> Mapping[str, int]:
+        """Give the words that each call was sent."""
+        return self.words.by_path
 
     @property
     def model_calls(self) -> int:
@@ -106,7 +132,7 @@ class Transcript:
 
         Failed attempts count, replayed answers do not. The cost is None where none is known.
         """
-        used = usage_of((*self.records, *self.inner, *self.failures))
+        used = usage_of(self.everything)
         return {
             "input_tokens": used.input_tokens,
             "output_tokens": used.output_tokens,
@@ -116,9 +142,9 @@ class Transcript:
 
     @property
     def usage_by_path(self) -> dict[str, Usage]:
-        """Give what was used at each path and below it, so that parents add up."""
-        paths = (path for path, _ in walk(from_outline(self.tree), str(self.tree["path"])))
-        return usage_by_path((*self.records, *self.inner, *self.failures), paths)
+        """Give what was used at each path and below it, in tree order, so that parents add up."""
+        order = Order(from_outline(self.tree), str(self.tree["path"]))
+        return usage_by_path(self.everything, order)
 
     @property
     def offline(self) -> bool:
@@ -128,7 +154,7 @@ class Transcript:
     def replay(self) -> Replay:
         """Give every call's view and where each message came from, worked out again."""
         return replay(
-            self.records,
+            self.everything,
             from_outline(self.tree),
             base=State(self.messages),
             at=str(self.tree["path"]),
@@ -150,8 +176,7 @@ class Transcript:
                 _step(number, record, self.words_by_path.get(record.path, 0))
                 for number, record in enumerate(self.records)
             ],
-            "inner": [_step(number, record, 0) for number, record in enumerate(self.inner)],
-            "failures": [_step(number, record, 0) for number, record in enumerate(self.failures)],
+            **{key: [_step(*one, 0) for one in enumerate(getattr(self, key))] for key in _ASIDE},
             "text": self.text,
             "outputs": dict(self.outputs),
             "usage": self.usage,
@@ -176,19 +201,16 @@ class Transcript:
             tree=data["tree"],
             inputs=data["inputs"],
             messages=tuple(messages_from_dict(data["messages"])),
-            records=tuple(record_from_plain(step, data["run_id"]) for step in data["steps"]),
-            failures=tuple(record_from_plain(step, data["run_id"]) for step in data["failures"]),
+            records=_records(data, "steps"),
             outputs=data["outputs"],
             text=data["text"],
             error=data["error"],
-            words_sent=data["words"]["sent"],
-            words_shared=data["words"]["shared"],
-            words_by_path={
-                step["path"]: step["context"]["words"]
-                for step in data["steps"]
-                if step.get("kind", "step") == "step"
-            },
-            inner=tuple(record_from_plain(step, data["run_id"]) for step in data.get("inner", ())),
+            words=Words(
+                data["words"]["sent"],
+                data["words"]["shared"],
+                {step["path"]: step["context"]["words"] for step in data["steps"] if _sent(step)},
+            ),
+            **{key: _records(data, key) for key in _ASIDE},
         )
 
 
@@ -225,3 +247,11 @@ def _dumped(plain: Mapping[str, Any]) -> bytes:
 def _step(index: int, record: CallRecord, words: int) -> dict[str, Any]:
     plain = record_to_plain(record)
     return {"index": index, **plain, "context": {**plain["context"], "words": words}}
+
+
+def _records(data: Mapping[str, Any], key: str) -> tuple[CallRecord, ...]:
+    return tuple(record_from_plain(step, data["run_id"]) for step in data.get(key, ()))
+
+
+def _sent(step: Mapping[str, Any]) -> bool:
+    return bool(step.get("kind", "step") == "step")

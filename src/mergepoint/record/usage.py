@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -73,16 +73,15 @@ def usage_of(records: Iterable[CallRecord]) -> Usage:
     return sum((Usage.of(record) for record in records), Usage())
 
 
-def usage_by_path(records: Iterable[CallRecord], paths: Iterable[str]) -> dict[str, Usage]:
-    """Give for each path, and each path above a call, the sum of what is at it and below.
+def usage_by_path(records: Iterable[CallRecord], order: Callable[[str], Any]) -> dict[str, Usage]:
+    """Give for each path of a call, and each path above one, the sum of what is at it and below.
 
-    So parents add up. Failed attempts count. The given paths come first, in their order; those
-    without a call are left out.
+    So parents add up. Failed attempts count. `order` gives a key to sort the paths by.
     """
-    order = {path: Usage() for path in paths}
+    sums: dict[str, Usage] = {}
     for record in records:
         used = Usage.of(record)
         if used.calls:
             for path in (*reversed(ancestors(record.path)), record.path):
-                order[path] = order.get(path, Usage()) + used
-    return {path: used for path, used in order.items() if used.calls}
+                sums[path] = sums.get(path, Usage()) + used
+    return {path: sums[path] for path in sorted(sums, key=order)}

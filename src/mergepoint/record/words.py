@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from langchain_core.messages import BaseMessage
 
@@ -16,9 +16,9 @@ from mergepoint.tree.step import Content
 class Words:
     """Words by white space: `sent` in all, `by_path` for each call, `shared` without merging."""
 
-    sent: int
-    shared: int
-    by_path: Mapping[str, int]
+    sent: int = 0
+    shared: int = 0
+    by_path: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, records: Iterable[CallRecord], seen: Replay, base: Sequence[BaseMessage]) -> Words:

@@ -10,7 +10,7 @@ from mergepoint.core.merge import MergeMode
 
 Origin = Literal["given", "call", "system", "example", "prompt"]
 Source = Literal["input", "capture", "default"]
-End = Literal["kept", "dropped", "superseded", "rejected", "unfinished", "value"]
+End = Literal["kept", "dropped", "superseded", "rejected", "unfinished", "left_out", "value"]
 Kind = Literal["step", "call", "gate"]
 
 
@@ -68,9 +68,9 @@ class Fate:
 
     It `passed` these exits, the innermost first, and ended: "kept" in the conversation, "dropped"
     `at` a merge mode none, "superseded" at a last_response by the answer of the call `by`,
-    "rejected" at a gate, or "unfinished" where the run ended before that exit. A Call's result that
-    is no message is a "value". At the gates in `edited` another text took its place. `seen_by` are
-    the calls that saw it as a message.
+    "rejected" at a gate, "unfinished" where the run ended before that exit, or "left_out" with a
+    node that a budget did not suffice for. A Call's result that is no message is a "value". At the
+    gates in `edited` another text took its place. `seen_by` are the calls that saw it as a message.
     """
 
     passed: tuple[Exit, ...]
@@ -96,8 +96,9 @@ class Inside:
 class Decided:
     """What a gate held back, what was decided about it, and what it let on.
 
-    `kept` and `kept_outputs` differ from what was `held` after an edit, and are empty after a
-    rejection; the gate's own capture is not among them.
+    The `decision` is empty where nobody has decided yet. `kept` and `kept_outputs` differ from what
+    was `held` after an edit, and are empty after a rejection; the gate's own capture is not among
+    them.
     """
 
     question: str
@@ -115,8 +116,9 @@ class CallView:
 
     `seen` is in the order of the conversation: messages of this call only, the state, the prompt.
     With the view "alternate" the provider was sent the same with neighbours of one role joined.
-    A call that failed has an `error`, no `answer` and no `fate`; `unusable` holds the text of an
-    answer that was refused. `earlier_errors` are failed attempts before this one. `started` is
+    A call that failed has an `error`, no `answer` and no `fate`; one that was `left_out` was not
+    made, and its `error` says which budget did not suffice. `unusable` holds the text of an answer
+    that was refused. `earlier_errors` are failed attempts before this one. `started` is
     in seconds since the epoch.
 
     A Call has its arguments in `params`, its result in `value`, the text of its message (if it
@@ -144,3 +146,4 @@ class CallView:
     value: Any = None
     inside: tuple[Inside, ...] = ()
     decided: Decided | None = None
+    left_out: bool = False

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mergepoint.core.merge import last_response
+from mergepoint.core.path import ancestors
 from mergepoint.record.record import CallRecord
 from mergepoint.record.replay import Replay
 from mergepoint.report.call_view import Captured, End, Exit, Fate
@@ -77,7 +78,8 @@ class Fates:
 
     def _end(self, stop: Exit, *, reached: bool) -> End:
         if not reached:
-            return "unfinished"
+            around = self.work.went_on.intersection(ancestors(stop.path))
+            return "left_out" if around else "unfinished"
         if self.verdicts.get(stop.path) == "reject":
             return "rejected"
         return "dropped" if stop.mode == "none" else "superseded"

@@ -38,15 +38,16 @@ def to_text(view: CallView, *, width: int = 88, lines: int | None = None) -> str
 
 
 def _called(page: _Page, view: CallView) -> None:
-    page.messages("It saw", view.seen)
+    page.messages("It would have seen" if view.left_out else "It saw", view.seen)
     if view.reads:
         page.head(f"{_READER[view.kind]} read {_count(len(view.reads), 'key')}")
         widest = max(cells(shown(read.key)) for read in view.reads)
         for read in view.reads:
             page.read(read, widest)
     if view.error is not None:
-        page.head("It failed")
-        page.text(f"{view.error['type']}: {view.error['message']}", 2)
+        page.head("It was left out" if view.left_out else "It failed")
+        what = "" if view.left_out else f"{view.error['type']}: "
+        page.text(f"{what}{view.error['message']}", 2)
         if view.unusable and view.unusable.strip():
             page.text("The answer that was refused:", 2)
             page.text(view.unusable, 4)
@@ -75,6 +76,9 @@ def _decided(page: _Page, gate: Decided) -> None:
     if gate.question:
         page.head("It asked")
         page.text(gate.question, 2)
+    if not gate.decision:
+        page.head("Nobody has decided yet")
+        return
     page.head("It was decided to")
     page.text(gate.decision, 2)
     if gate.feedback:
@@ -191,6 +195,8 @@ def _end(fate: Fate) -> str:
         return f"superseded at {_exit(fate.at)} by the answer of {fate.by}"
     if fate.end == "rejected":
         return f"rejected at {fate.at.path}"
+    if fate.end == "left_out":
+        return f"left out with {_exit(fate.at)}, for want of budget"
     if fate.end == "dropped":
         return f"dropped at {_exit(fate.at)}"
     return f"the run ended before the exit of {_exit(fate.at)}"

@@ -12,6 +12,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from mergepoint.core.errors import MergepointError
 from mergepoint.core.path import ancestors, nearest, select
+from mergepoint.core.state import State
 from mergepoint.record.record import CallRecord
 from mergepoint.record.transcript import Transcript
 from mergepoint.report.call_view import CallView, Decided, Inside, Read, Seen
@@ -19,6 +20,7 @@ from mergepoint.report.fate import Fates, sightings
 from mergepoint.report.said import role_of, said
 from mergepoint.report.work import Work
 from mergepoint.tree.block import Block
+from mergepoint.tree.call import Call
 from mergepoint.tree.decision import Decision
 from mergepoint.tree.fold import Messages
 from mergepoint.tree.gate import Gate
@@ -40,10 +42,14 @@ class Sight:
         self._gates = {
             record.path: record for record in transcript.records if record.kind == "gate"
         }
+        self._asked = {record.path: record for record in transcript.questions}
+        self._left_out = {
+            record.path: record
+            for record in transcript.left_out
+            if record.path in self._replay.views
+        }
         failed_at = str((transcript.error or {}).get("path") or "")
-        self._work = Work.of(
-            transcript.tree, transcript.records, self._let_on(), failed_at=failed_at
-        )
+        self._work = Work.of(transcript.tree, self._settled(), self._let_on(), failed_at=failed_at)
         self._answered = {
             record.path: record for record in transcript.records if record.kind != "gate"
         }
@@ -57,13 +63,21 @@ class Sight:
 
     @cached_property
     def paths(self) -> tuple[str, ...]:
-        """Give the paths of all calls that were made and gates that were decided, in tree order."""
-        known = self._answered.keys() | self._failed.keys() | self._gates.keys()
+        """Give the paths of all calls, made or left out, and gates that asked, in tree order."""
+        gates = self._gates.keys() | self._asked.keys()
+        known = self._answered.keys() | self._failed.keys() | self._left_out.keys() | gates
         return tuple(path for path in self._work.shapes if path in known)
 
     @cached_property
     def _calls(self) -> tuple[str, ...]:
-        return tuple(path for path in self.paths if path not in self._gates)
+        """Give the paths of the calls that were made."""
+        made = self._answered.keys() | self._failed.keys()
+        return tuple(path for path in self.paths if path in made)
+
+    def _settled(self) -> tuple[CallRecord, ...]:
+        """Give a record for each path, also where a gate still waits or nothing was called."""
+        aside = {**self._asked, **self._left_out}
+        return (*aside.values(), *self._transcript.records)
 
     @cached_property
     def _fates(self) -> Fates:
@@ -87,18 +101,19 @@ class Sight:
 
     def call(self, path: str) -> CallView:
         """Give the call or decision at an exact path, one of `paths`."""
-        if path in self._gates:
-            return self._decision(self._gates[path])
+        if path in self._asked or path in self._gates:
+            return self._decision(self._asked.get(path) or self._gates[path])
         failed = self._failed.get(path, [])
-        record = self._answered.get(path) or failed[-1]
+        record = self._answered.get(path) or self._left_out.get(path) or failed[-1]
         view = self._replay.views[path]
+        is_function = self._work.shapes[path]["kind"] == Call.kind
         return CallView(
             run_id=self._transcript.run_id,
             path=path,
             model=record.model,
             params=json.loads(json.dumps(dict(record.params), default=str)),
             view=record.view,
-            seen=tuple(self._seen(record, view)),
+            seen=tuple(self._seen(record, view, prompted=not is_function)),
             reads=tuple(self._reads(path, view)),
             answer=_answer(record),
             error=None if record.error is None else dict(record.error),
@@ -110,8 +125,9 @@ class Sight:
             seconds=round(max(0.0, record.ended - record.started), 6),
             attempt=record.attempt,
             source=record.source,
-            kind="call" if record.kind == "call" else "step",
+            kind="call" if is_function else "step",
             value=record.value,
+            left_out=record.kind == "left_out",
             inside=tuple(self._inside(path)),
         )
 
@@ -134,14 +150,14 @@ class Sight:
 
     def _decision(self, record: CallRecord) -> CallView:
         held = self._replay.held[record.path].kept
-        kept = self._let_on()[record.path]
-        decision = Decision.of(record.value)
+        kept = State() if record.asks else self._let_on()[record.path]
+        said = {"decision": "", "feedback": ""} if record.asks else record.value
         decided = Decided(
             question=str(record.prompt),
             held=tuple(self._let_through(record.path, held)),
             held_outputs=dict(held.outputs),
-            decision=decision.decision,
-            feedback=decision.feedback,
+            decision=said["decision"],
+            feedback=said["feedback"],
             kept=tuple(self._let_through(record.path, kept)),
             kept_outputs=dict(kept.outputs),
         )
@@ -195,7 +211,7 @@ class Sight:
             return None
         kind = self._work.shapes[path]["kind"]
         if kind == Gate.kind:
-            return f"{path} is a gate that nobody has decided about"
+            return f"{path} is a gate to which nothing has come yet"
         if kind in (Block.kind, Loop.kind):
             inside = [call for call in self.paths if path in ancestors(call)]
             return f"{path} is a {kind}, no call; calls in it: {', '.join(inside) or 'none'}"
@@ -213,7 +229,7 @@ class Sight:
             return str(error.args[0])
         return f"did you mean {' or '.join(found[:_NEAR])}? {error.args[0]}"
 
-    def _seen(self, record: CallRecord, view: Messages) -> Iterator[Seen]:
+    def _seen(self, record: CallRecord, view: Messages, *, prompted: bool) -> Iterator[Seen]:
         for message in record.lead:
             text = said(message)
             if isinstance(message, SystemMessage):
@@ -226,7 +242,7 @@ class Sight:
         above = set(ancestors(record.path))
         for message in view.messages[given:]:
             yield self._made(message, above)
-        if record.kind != "call":
+        if prompted:
             yield Seen(role="user", text=said(HumanMessage(record.prompt)), origin="prompt")
 
     def _reads(self, path: str, view: Messages) -> Iterator[Read]:

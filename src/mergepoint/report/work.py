@@ -24,11 +24,13 @@ from mergepoint.tree.step import Step
 class Work:
     """A tree's outline, each iteration of its loops apart, with the messages that went through it.
 
-    A node that the run did not come through has neither `made` nor `kept`. `origins` tells at
-    which path a message was made, by its id.
+    A node that the run did not come through has neither `made` nor `kept`; those in `went_on`
+    ended without some of their children, as their budgets said. `origins` tells at which path a
+    message was made, by its id.
     """
 
     shapes: Mapping[str, Shape]
+    went_on: frozenset[str] = frozenset()
     made: dict[str, Messages] = field(default_factory=dict)
     kept: dict[str, Messages] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
@@ -43,14 +45,19 @@ class Work:
         *,
         failed_at: str = "",
     ) -> Work:
-        """Give the work of a tree from its outline and the answered calls.
+        """Give the work of a tree from its outline and records, one at each path.
 
         `let_on` is by path what each gate let on that was decided. `failed_at` is the path at
         which the run failed: neither that node nor one around it came to its exit.
         """
         found = {record.path: record for record in records}
         tree = unrolled(tree, found)
-        work = cls(dict(_walk(tree)), failed={failed_at, *ancestors(failed_at)})
+        left_out = [record.error or {} for record in found.values() if record.kind == "left_out"]
+        work = cls(
+            dict(_walk(tree)),
+            frozenset(str(error["path"]) for error in left_out),
+            failed={failed_at, *ancestors(failed_at)},
+        )
         work._leave(tree, found, let_on or {})
         return work
 
@@ -115,7 +122,7 @@ class Work:
     ) -> Messages | None:
         path = shape["path"]
         if shape["kind"] in (Step.kind, Call.kind):
-            if path not in records:
+            if path not in records or not records[path].answered:
                 return None
             made = records[path].made()
             self.origins.update({str(message.id): path for message in made.messages})
@@ -124,7 +131,7 @@ class Work:
         if shape["kind"] == Gate.kind:
             return let_on.get(path)
         whole = [part for part in parts if part is not None]
-        if len(whole) < len(parts):
+        if len(whole) < len(parts) and path not in self.went_on:
             return None
         return State(tuple(message for part in whole for message in part.messages))
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from langchain_core.prompt_values import ChatPromptValue
 from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import BaseModel, ValidationError
 
-from mergepoint.core.errors import StepError
+from mergepoint.core.errors import BudgetExceeded, StepError
 from mergepoint.core.state import State
 from mergepoint.models.bound import shape_of
 from mergepoint.models.door import behind_door
@@ -21,11 +22,18 @@ from mergepoint.models.identity import identity
 from mergepoint.models.look_up import look_up, looks_up
 from mergepoint.models.passage import CALL, ModelCall
 from mergepoint.models.view import View, view_of
-from mergepoint.record.record import CallKey, prompt_message, response_message
+from mergepoint.record.left_out import exceeded, left_out
+from mergepoint.record.record import (
+    CallKey,
+    CallRecord,
+    now,
+    prompt_message,
+    response_message,
+)
 from mergepoint.record.request import setting_digest
 from mergepoint.run.facts import Facts, context_of
 from mergepoint.run.prompt import checked_prompt
-from mergepoint.run.recorder import METADATA, recorders_of
+from mergepoint.run.recorder import METADATA, Event, recorders_of
 from mergepoint.run.spending import Spending
 from mergepoint.tree.fold import Messages
 from mergepoint.tree.step import Content, Step
@@ -40,11 +48,14 @@ class Request:
     lead: tuple[BaseMessage, ...]
     base: Messages
     prompt: HumanMessage
+    messages: list[BaseMessage]
 
-    @property
-    def messages(self) -> list[BaseMessage]:
-        """Give the system message, the examples, the base and the prompt."""
-        return [*self.lead, *self.base.messages, self.prompt]
+    @classmethod
+    def of(
+        cls, key: CallKey, lead: tuple[BaseMessage, ...], base: Messages, prompt: HumanMessage
+    ) -> Request:
+        """Give the request of system message, examples, base and prompt, in this order."""
+        return cls(key, lead, base, prompt, [*lead, *base.messages, prompt])
 
     def sent(self) -> ChatPromptValue:
         """Give the messages as LangChain passes them on.
@@ -86,7 +97,8 @@ class StepCall:
         request, call, config = self._prepared(path, base, facts, config)
         token = CALL.set(call)
         try:
-            self._model.invoke(request.sent(), config, **self._passed)
+            with self._or_left_out(request, call, config):
+                self._model.invoke(request.sent(), config, **self._passed)
         finally:
             CALL.reset(token)
         return self._made(request, call)
@@ -98,7 +110,8 @@ class StepCall:
         request, call, config = self._prepared(path, base, facts, config)
         token = CALL.set(call)
         try:
-            await self._model.ainvoke(request.sent(), config, **self._passed)
+            with self._or_left_out(request, call, config):
+                await self._model.ainvoke(request.sent(), config, **self._passed)
         finally:
             CALL.reset(token)
         return self._made(request, call)
@@ -122,9 +135,10 @@ class StepCall:
         )
         for recorder in recorders:
             if looks_up(recorder):
-                messages = request.messages
-                call.request = recorder.digests.request(self.setting, messages)
-                look_up(call, messages, recorder)
+                call.request = recorder.digests.request(
+                    self.setting, request.messages, lead=len(request.lead)
+                )
+                look_up(call, request.messages, recorder)
         about = {"path": path, "run": facts.run, "host": facts.host, "n": 0}
         if self._step.meta:
             about["meta"] = dict(self._step.meta)
@@ -133,6 +147,44 @@ class StepCall:
             "metadata": {**config.get("metadata", {}), METADATA: about},
         }
         return request, call, marked
+
+    @contextmanager
+    def _or_left_out(
+        self, request: Request, call: ModelCall, config: RunnableConfig
+    ) -> Iterator[None]:
+        """Make a call, or put on record that a node around it goes on without it.
+
+        What is on record as left out is left out again, whatever the budget is by now.
+        """
+        known = call.answer
+        try:
+            if known is not None and known.kind == "left_out":
+                gone = exceeded(known)
+                about = (request.key.path, request.key.host, self._identity)
+                for recorder in recorders_of(config):
+                    recorder.tell(Event("start", *about))
+                    recorder.tell(Event("left_out", *about, str(gone)))
+                raise gone
+            yield
+        except BudgetExceeded as error:
+            if self._spending.goes_on(error):
+                at = now()
+                asked = CallRecord(
+                    key=request.key,
+                    prompt=request.prompt.content,
+                    lead=request.lead,
+                    context=len(request.base.messages),
+                    params=self._params,
+                    model=self._identity,
+                    view=self._view,
+                    started=at,
+                    ended=at,
+                    source="live" if known is None else "replayed",
+                    request=call.request,
+                )
+                for journal in call.journals:
+                    journal.append(left_out(asked, error))
+            raise
 
     def _made(self, request: Request, call: ModelCall) -> Messages:
         if not call.entered:
@@ -146,7 +198,7 @@ class StepCall:
             system = _rendered(step.system, path, base, facts)
             lead = (SystemMessage(content=system), *lead)
         key = CallKey(facts.run, facts.host, path)
-        return Request(key, lead, base, prompt_message(key, self._prompt(path, base, facts)))
+        return Request.of(key, lead, base, prompt_message(key, self._prompt(path, base, facts)))
 
     def _prompt(self, path: str, base: Messages, facts: Facts) -> Content:
         prompt = self._step.prompt

@@ -18,7 +18,7 @@ from mergepoint.record.transcript import Transcript
 from mergepoint.record.usage import Usage, usage_by_path, usage_of
 from mergepoint.run.facts import new_run_id, unused_run_id, whole_messages
 from mergepoint.run.recorder import Recorder
-from mergepoint.tree.node import Node, root_path, walk
+from mergepoint.tree.node import Node, Order, root_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,8 @@ class RunContext:
     A run reads `messages` and `inputs`, and changes `messages` and `outputs` once, when it has
     succeeded. When it fails they stay as they were, and `error` says {type, message, path, node}.
     `steps` holds the answered calls. A context may be run again, for another turn of the same
-    conversation: the ids of the second turn start with `<run_id>.2`.
+    conversation: the ids of the second turn start with `<run_id>.2`. `meta` is your own data; it
+    is kept in the header of a run's journal.
     """
 
     messages: list[BaseMessage] = field(default_factory=list)
@@ -55,6 +56,7 @@ class RunContext:
     run_id: str = field(default_factory=new_run_id)
     seed: int = 0
     config: RunnableConfig = field(default_factory=RunnableConfig)
+    meta: Mapping[str, Any] = field(default_factory=dict)
     outputs: dict[str, Any] = field(default_factory=dict)
     error: dict[str, str] | None = None
     created_at: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -83,9 +85,17 @@ class RunContext:
 
     @property
     def usage_by_path(self) -> dict[str, Usage]:
-        """Give what all turns used at each path and below it, so that parents add up."""
-        paths = (path for turn in self.turns for path, _ in walk(turn.tree))
-        return usage_by_path(self._records(), paths)
+        """Give what all turns used at each path and below it, so that parents add up.
+
+        The paths of a turn are in the order of its tree, those of the first turn come first.
+        """
+        orders = [Order(turn.tree, root_path(turn.tree)) for turn in self.turns]
+
+        def place(path: str) -> tuple[int, tuple[tuple[int, int], ...]]:
+            turn = next((n for n, order in enumerate(orders) if path in order), 0)
+            return turn, orders[turn](path)
+
+        return usage_by_path(self._records(), place)
 
     def _records(self) -> list[CallRecord]:
         own = {turn.run_id for turn in self.turns}

@@ -18,6 +18,7 @@ from mergepoint.models.halt import HALT
 from mergepoint.record.answers import Asked
 from mergepoint.record.record import CallKey, CallRecord, now
 from mergepoint.record.request import Digests
+from mergepoint.record.standing import pending
 from mergepoint.run.facts import Facts
 from mergepoint.run.recorder import Event, Recorder, recorders_of
 from mergepoint.tree.decision import Answerer, Decision, Question
@@ -52,9 +53,7 @@ def decide(
     try:
         given = answerer(asked.shown())
     except GateOpen:
-        if not interrupts:
-            raise
-        return asked.interrupted()
+        return asked.interrupted() if interrupts else asked.refused()
     if inspect.isawaitable(given):
         if inspect.iscoroutine(given):
             given.close()
@@ -82,9 +81,7 @@ async def adecide(
     try:
         given = await _answered(answerer, asked.shown())
     except GateOpen:
-        if not interrupts:
-            raise
-        return asked.interrupted()
+        return asked.interrupted() if interrupts else asked.refused()
     return asked.written(given)
 
 
@@ -161,7 +158,26 @@ class Asking:
 
     def refused(self) -> Decision:
         """Raise GateOpen: nobody is there who could answer."""
+        self._ask_on_record()
         raise GateOpen([self.question])
+
+    def _ask_on_record(self) -> None:
+        """Write the question into those journals in which it does not stand open already."""
+        question = self.question
+        record = CallRecord(
+            key=self._key,
+            prompt=question.text,
+            started=self._started,
+            ended=now(),
+            request=question.key,
+            kind="gate",
+            messages=question.kept.messages,
+            outputs=question.kept.outputs,
+        )
+        for recorder in self._recorders:
+            known = pending(recorder.journal.records)
+            if (record.key, record.request) not in [(one.key, one.request) for one in known]:
+                recorder.journal.append(record)
 
     def written(self, given: Any) -> Decision:
         """Give the decision in an answer, once it is on record.
@@ -190,6 +206,7 @@ class Asking:
         """
         if self._raises:
             return self.refused()
+        self._ask_on_record()
         plain = self.question.to_plain()
         while True:
             given = interrupt(plain)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphBubbleUp
 from pydantic import ValidationError
 
-from mergepoint.core.errors import StepError
+from mergepoint.core.errors import BudgetExceeded, StepError
 from mergepoint.models.attempts import CLOCK, wait_before_next
 from mergepoint.models.door import given_by
 from mergepoint.models.halt import HALT
@@ -20,9 +20,10 @@ from mergepoint.models.purse import Purse
 from mergepoint.models.samples import Samples
 from mergepoint.models.scope import Scope
 from mergepoint.models.view import View
+from mergepoint.record.left_out import left_out
 from mergepoint.record.record import CallKey, CallRecord, error_of, now
 from mergepoint.run.outcome import Outcome
-from mergepoint.run.recorder import Event, Recorder
+from mergepoint.run.recorder import Event, Happening, Recorder
 from mergepoint.tree.call import Call
 from mergepoint.tree.context import CallContext
 from mergepoint.tree.policy import Policy, Retry
@@ -32,7 +33,8 @@ from mergepoint.tree.policy import Policy, Retry
 class Prepared:
     """A Call that is about to run: what its function is given, who keeps records, who pays.
 
-    `models` gives the chat model that a function asks for, without a door.
+    `models` gives the chat model that a function asks for, without a door. `goes_on` says of an
+    exhausted budget whether a node goes on without the Call.
     """
 
     call: Call
@@ -45,6 +47,7 @@ class Prepared:
     purse: Purse
     view: View | None
     models: Callable[[Any], Any]
+    goes_on: Callable[[BudgetExceeded], bool]
 
     @property
     def limits(self) -> Limits:
@@ -69,7 +72,7 @@ class Prepared:
         for recorder in self.recorders:
             recorder.journal.append(record)
 
-    def tell(self, kind: Literal["start", "end", "error"], text: str = "") -> None:
+    def tell(self, kind: Happening, text: str = "") -> None:
         """Tell those who listen of the call."""
         key, label = self.key, self.call.label
         for recorder in self.recorders:
@@ -149,18 +152,19 @@ class Execution:
         if error is not None:
             self._outcome = Outcome(None, ())
         self.record = self._record(error)
-        asked.keep(self.record)
+        lacking = error if isinstance(error, BudgetExceeded) and asked.goes_on(error) else None
+        asked.keep(self.record if lacking is None else left_out(self.record, lacking))
         if error is None:
             asked.tell("end", self._outcome.text)
             return False
         retry = asked.call.policy.retry
         self.unusable = isinstance(error, StepError | ValidationError)
-        if isinstance(retry, Retry) and not self.scope.gave_up(error):
+        if isinstance(retry, Retry) and lacking is None and not self.scope.gave_up(error):
             self.next_in = wait_before_next(retry, self.number, error, self._clock)
         if self.next_in is None:
             if self.number > 1:
                 error.add_note(f"try {self.number}; the record has those before it as failures")
-            asked.tell("error", str(error))
+            asked.tell("error" if lacking is None else "left_out", str(error))
         return self.next_in is not None
 
     def _record(self, error: BaseException | None) -> CallRecord:

@@ -20,6 +20,7 @@ from mergepoint.models.landing import awaited_in_time
 from mergepoint.models.scope import Scope
 from mergepoint.models.view import View
 from mergepoint.record.answers import Asked
+from mergepoint.record.left_out import exceeded
 from mergepoint.record.record import CallKey, CallRecord
 from mergepoint.record.request import call_digest
 from mergepoint.run.execution import Execution, Prepared
@@ -119,6 +120,7 @@ class FunctionCall:
             purse=self._spending.purse(facts, recorders),
             view=self._view,
             models=self._models,
+            goes_on=self._spending.goes_on,
         )
 
     def _filled(self, args: Mapping[str, Any], context: CallContext) -> dict[str, Any]:
@@ -176,6 +178,10 @@ class FunctionCall:
                 if other is not recorder or not recorder.answers.owns(found):
                     other.journal.append(record)
             asked.tell("start")
+            if record.kind == "left_out":
+                error = exceeded(record)
+                asked.tell("left_out", str(error))
+                raise error
             asked.tell("end", record.response)
             return record
         return None

@@ -205,6 +205,7 @@ def _prepared(
             seed=ctx.seed,
             messages=ctx.messages,
             inputs=ctx.inputs,
+            meta=ctx.meta,
         )
         journal = Journaling(store, tree, path, calls.made_for(tree, path)).begin(given)
     except MergepointError as error:

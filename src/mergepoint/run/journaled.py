@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ class Given:
     seed: int
     messages: Sequence[BaseMessage]
     inputs: Mapping[str, Any]
+    meta: Mapping[str, Any] = field(default_factory=dict)
 
     def differs(self, header: RunHeader) -> list[str]:
         """Name what a run on record was given otherwise; what was hidden there is not compared.
@@ -101,6 +102,7 @@ class Journaling:
             messages=tuple(whole_messages(given.messages)),
             tree=outline(self.tree, self.path),
             requests=statics(self.tree, self.path, self.calls),
+            meta=dict(given.meta),
         )
         return self.store.create(header)
 

@@ -18,6 +18,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.runnables import RunnableConfig
 
+from mergepoint.core.errors import BudgetExceeded
 from mergepoint.models.door import SCOPED
 from mergepoint.models.ledger import Ledger
 from mergepoint.models.passage import CALL
@@ -33,15 +34,18 @@ from mergepoint.tree.decision import Answerer
 METADATA = "mergepoint"
 
 
+Happening = Literal["start", "token", "end", "error", "left_out"]
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to a call: it started, gave a token, ended, or failed.
+    """Something that happened to a call: it started, gave a token, ended, failed, or is left out.
 
     `of` says what was called: a step's model, a Call, a Gate (from its question to the decision,
     which is its `text`), or a model inside of a Call (`inner`, at the Call's path).
     """
 
-    kind: Literal["start", "token", "end", "error"]
+    kind: Happening
     path: str
     host: str = ""
     model: str = ""
@@ -160,7 +164,8 @@ class Recorder(BaseCallbackHandler):
         if not call.ours:
             self.journal.append(_record(call, None, error, self._charged(run_id, call, None)))
         about = (call.key.path, call.key.host, call.model, str(error))
-        self.tell(Event("error", *about, of=call.kind))
+        left_out = isinstance(error, BudgetExceeded) and error.keep
+        self.tell(Event("left_out" if left_out else "error", *about, of=call.kind))
 
     def _charged(self, run: UUID, call: _Open, message: AIMessage | None) -> float | None:
         """Charge a call that no door asked for beforehand, and give its cost."""

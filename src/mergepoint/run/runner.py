@@ -185,6 +185,7 @@ class ChatRunner:
             seed=ctx.seed,
             messages=turn.base,
             inputs=turn.inputs,
+            meta=ctx.meta,
         )
         path = root_path(turn.tree)
         self._graph(turn.tree)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from mergepoint.core.errors import TreeError
+from mergepoint.core.errors import BudgetExceeded, TreeError
 from mergepoint.core.path import ancestors
 from mergepoint.models.bound import CallShape
 from mergepoint.models.ledger import Ledger, unpriced
@@ -17,7 +17,9 @@ from mergepoint.models.purse import Purse
 from mergepoint.record.record import CallRecord
 from mergepoint.run.facts import Facts
 from mergepoint.run.recorder import Recorder
+from mergepoint.tree.block import Block
 from mergepoint.tree.budget import Budget, as_budget
+from mergepoint.tree.loop import Loop
 from mergepoint.tree.node import Node, Order, walk
 
 _KEPT = 10_000  # runs of one graph whose spending is remembered
@@ -43,6 +45,7 @@ class Spending:
         self._shapes: dict[str, CallShape] = {}
         self._root = ""
         self._static: Callable[[str], str] = str
+        self._around: frozenset[str] = frozenset()
         self._lock = threading.Lock()
         self._ledgers: OrderedDict[tuple[str, str], Ledger] = OrderedDict()
         self.unlimited = Ledger(prices=self._prices)
@@ -74,6 +77,13 @@ class Spending:
         budgets = [self._budgets.get(path), self._run if path == self._root else None]
         return any(budget is not None and budget.on_exhausted == "keep" for budget in budgets)
 
+    def goes_on(self, error: BudgetExceeded) -> bool:
+        """Say whether a node goes on without the call that its budget did not suffice for.
+
+        Only blocks and loops have children that can be left out.
+        """
+        return error.keep and self._static(error.path) in self._around
+
     def governs(self, tree: Node, path: str, shapes: Mapping[str, CallShape]) -> None:
         """Take over a tree's budgets, and what is known of its steps' calls.
 
@@ -82,6 +92,8 @@ class Spending:
         self._root = path
         self._budgets = budgets_of(tree, path)
         self._shapes = dict(shapes)
+        around = (at for at, node in walk(tree, path) if isinstance(node, Block | Loop))
+        self._around = frozenset(around)
         self._static = Order(tree, path).static
         faults = [
             unpriced(at, shape.model, budget)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel
 
+from mergepoint.core.errors import StepError
 from mergepoint.tree.step import Content
 
 
@@ -39,9 +40,13 @@ class Answer:
     model: str = ""
 
 
+class Unfitting(StepError):
+    """An answer that is none to what was asked; a block may ask again."""
+
+
 class Asker(Protocol):
     """Whoever can answer: the executor's door to a model, or a fake."""
 
     async def __call__(self, ask: Ask, /) -> Answer:
-        """Give the answer, from the record where the call is on it."""
+        """Give the answer, from the record where the call is on it. Raises Unfitting."""
         ...

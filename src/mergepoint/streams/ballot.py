@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -61,14 +61,6 @@ class Tally:
         return first, second
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The Thing that first gave the winning answer, None where nobody wins, and the count."""
-
-    winner: Thing | None
-    props: Mapping[str, Any]
-
-
 def _weight(thing: Thing, name: str) -> float:
     weight = number(thing, name)
     if weight < 0:
@@ -79,8 +71,13 @@ def _weight(thing: Thing, name: str) -> float:
 ADDS = ("votes", "agreement", "lead", "tie")
 
 
-def decide(members: Sequence[Thing], ballot: Ballot, rng: Callable[[], random.Random]) -> Decision:
-    """Give the answer with the most votes; `rng` is asked for where a tie is drawn by lot."""
+def elected(
+    joined: Thing, members: Sequence[Thing], ballot: Ballot, rng: Callable[[], random.Random]
+) -> Thing:
+    """Give the joined Thing with the count, and the content of the first that gave the winner.
+
+    `rng` is asked for where a tie is drawn by lot. Where nobody wins, the status is `stuck`.
+    """
     tally = Tally()
     for member in members:
         tally.add(member, ballot)
@@ -88,16 +85,18 @@ def decide(members: Sequence[Thing], ballot: Ballot, rng: Callable[[], random.Ra
     tied = [key for key, votes in tally.votes.items() if votes == most]
     key = tied[0] if len(tied) == 1 else _tie_won(tied, tally, ballot, rng)
     total = sum(tally.votes.values())
-    props = {
-        "votes": {
+    counted = joined.plus(
+        votes={
             _shown(value(tally.voters[key][0], ballot.by)): votes
             for key, votes in tally.votes.items()
         },
-        "agreement": most / total if total else 0.0,
-        "lead": most - second,
-        "tie": len(tied) > 1,
-    }
-    return Decision(None if key is None else tally.voters[key][0], props)
+        agreement=most / total if total else 0.0,
+        lead=most - second,
+        tie=len(tied) > 1,
+    )
+    if key is None:
+        return counted.plus(status="stuck", reason="several answers have as many votes")
+    return counted.redrafted(tally.voters[key][0].content)
 
 
 def _tie_won(

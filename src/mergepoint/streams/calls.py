@@ -14,7 +14,7 @@ class _Asked:
     """The calls for what is made from one Thing."""
 
     numbers: dict[tuple[str, int], int] = field(default_factory=dict)
-    answers: dict[str, list[Answer]] = field(default_factory=dict)
+    answers: dict[str, dict[tuple[int, int], Answer]] = field(default_factory=dict)
 
 
 class Calls:
@@ -35,18 +35,22 @@ class Calls:
         asked.numbers[place] = number + 1
         return number
 
-    def add(self, thing: Thing, answer: Answer) -> None:
+    def add(self, thing: Thing, number: int, sample: int, answer: Answer) -> None:
         """Take down an answer that was given for a Thing."""
-        self._of(thing).answers.setdefault(thing.id, []).append(answer)
+        self._of(thing).answers.setdefault(thing.id, {})[number, sample] = answer
 
     def of(self, thing: Thing) -> list[Answer]:
-        """Give the answers for a Thing that leaves, and for the one that it was made from."""
+        """Give the answers for a Thing that leaves, and for the one that it was made from.
+
+        They are in the order of their numbers and samples, in whatever order they came.
+        """
         base = thing.base or thing
         asked = self._asked.get(id(base))
         if asked is None:
             return []
         names = dict.fromkeys((base.id, thing.id))
-        return [answer for name in names for answer in asked.answers.get(name, ())]
+        found = (asked.answers.get(name, {}) for name in names)
+        return [answers[place] for answers in found for place in sorted(answers)]
 
     def _of(self, thing: Thing) -> _Asked:
         base = thing.base or thing

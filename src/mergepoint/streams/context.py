@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
-import weakref
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -29,6 +28,7 @@ from mergepoint.streams.flow.mapped import mapped
 from mergepoint.streams.flow.stream import Stream
 from mergepoint.streams.groups import group_of, regrouped
 from mergepoint.streams.notes import MISSING, Notes, NotesInMemory
+from mergepoint.streams.taken import Taken
 from mergepoint.streams.thing import Thing, child, joined
 from mergepoint.tree.step import Content
 
@@ -71,7 +71,7 @@ class BlockContext:
         self.clock = clock
         self.notes: Notes = notes if notes is not None else NotesInMemory()
         self.calls = Calls()
-        self.taken: weakref.WeakKeyDictionary[Thing, float] = weakref.WeakKeyDictionary()
+        self.taken = Taken()
         self.maps: dict[int, Stream[Any]] = {}
         self._asker = asker
         self._numbers = itertools.count()
@@ -162,7 +162,7 @@ class BlockContext:
                 schema=schema,
             )
         )
-        self.calls.add(thing, answer)
+        self.calls.add(thing, number, sample, answer)
         return answer
 
     async def once(self, key: str, make: Callable[[], Awaitable[Any]]) -> Any:

@@ -30,7 +30,8 @@ class Leaving:
     def arrived(self, thing: Thing) -> None:
         """Take note of an item that the block pulled."""
         self._last = thing
-        self._arrived_at = self._ctx.taken[thing] = self._ctx.clock()
+        self._arrived_at = self._ctx.clock()
+        self._ctx.taken.add(thing, self._arrived_at)
         self._recent.came(thing.id)
 
     def stamped(self, after: Any) -> Thing:
@@ -42,7 +43,7 @@ class Leaving:
         if not isinstance(after, Thing):
             raise BlockError(f"yielded {after!r}, which is no Thing; yield thing.redrafted(...)")
         before = after if after.made is None else after.base
-        started = self._ctx.taken.get(before) if before is not None else None
+        started = None if before is None else self._ctx.taken.when(before)
         if started is None:
             if after.made is None or not after.id.startswith(f"{self._ctx.stage_id}#"):
                 raise BlockError(self._stranger(after))

@@ -1,4 +1,4 @@
-"""Ranking: Things by a number, the best first, equal ones in the order of lineage."""
+"""Ranking: Things by a number, the best first."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from pydantic import Field
 
-from mergepoint.streams.lineage import lineage_order
 from mergepoint.streams.params import Params
 from mergepoint.streams.reading import failed, number
 from mergepoint.streams.thing import Thing
@@ -26,8 +25,9 @@ def strength(thing: Thing, ranking: Ranking) -> float:
 
 
 def ranked(things: Iterable[Thing], ranking: Ranking) -> list[Thing]:
-    """Give Things best first, without those that failed. Raises BlockError for a missing number."""
-    return sorted(
-        (thing for thing in things if not failed(thing)),
-        key=lambda thing: (-strength(thing, ranking), lineage_order(thing.id)),
-    )
+    """Give Things best first, without those that failed; equal ones stay in their order.
+
+    Raises BlockError for a missing number.
+    """
+    able = (thing for thing in things if not failed(thing))
+    return sorted(able, key=lambda thing: -strength(thing, ranking))

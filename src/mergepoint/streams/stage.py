@@ -20,12 +20,13 @@ from mergepoint.streams.thing import Thing, stamp
 INPUT: Final = "input"
 
 
-def entered(items: Iterable[Any]) -> Iterator[Thing]:
+def entered(items: Iterable[Any], *, start: int = 0) -> Iterator[Thing]:
     """Give items their places in a stream: the ids `0`, `1` and on, and a first entry.
 
+    They are counted from `start` on.
     What is no Thing becomes the content of one. Raises ValueError for a Thing with a history.
     """
-    for number, item in enumerate(items):
+    for number, item in enumerate(items, start):
         thing = item if isinstance(item, Thing) else Thing(item)
         if thing.history:
             raise ValueError(f"item {number} is {thing.id} of another stream; give Thing(content)")

@@ -22,7 +22,8 @@ from mergepoint.streams.reading import CONTENT, number
 from mergepoint.streams.thing import Thing
 
 
-def _pattern(text: str) -> str:
+def pattern(text: str) -> str:
+    """Give the text of a regular expression. Raises ValueError for one that is none."""
     try:
         re.compile(text)
     except re.error as error:
@@ -41,7 +42,7 @@ class Check(Params):
     above: float | None = Field(default=None, description="a number, more than this")
     below: float | None = Field(default=None, description="a number, less than this")
     contains: JsonValue = Field(default=None, description="a text or list with this in it")
-    matches: Annotated[str, AfterValidator(_pattern)] | None = Field(
+    matches: Annotated[str, AfterValidator(pattern)] | None = Field(
         default=None, description="a text in which this regular expression is found"
     )
     exists: bool | None = Field(default=None, description="there is such a prop, or there is none")

@@ -14,16 +14,16 @@ from mergepoint.models.view import View
 from mergepoint.record.lines import JournalError
 from mergepoint.record.read_journal import read_journal
 from mergepoint.record.record import CallRecord
+from mergepoint.record.redact import Redact, safe_texts
 from mergepoint.run.context import RunContext
 from mergepoint.run.graph import Form
 from mergepoint.run.recorder import Recorder
 from mergepoint.run.runner import ChatRunner
-from mergepoint.testing.engrave import RUN, engrave, seen_through
+from mergepoint.testing.engrave import RUN, engrave, steady
 from mergepoint.testing.tape import (
     CassetteError,
     CassetteRecorder,
     Played,
-    Redact,
     Tape,
     playable,
     strange,
@@ -43,7 +43,8 @@ class Cassette:
     a recording is written, a replay checked. When the body fails, nothing is written.
 
     `mode` is "once" (record if there is no file), "replay" (never record) or "rewrite" (record
-    anew). `redact` is applied to every text before it is written; requests are compared redacted.
+    anew). Keys of known forms are masked in what is written, and `redact` is applied to every text
+    before; what it gave, it leaves as it is. Requests are compared redacted.
     With `allow_unused` answers may be left over. `way_out` tells readers of an error how to record
     again.
 
@@ -66,7 +67,7 @@ class Cassette:
         self.recording = mode == "rewrite" or (mode == "once" and not self.path.exists())
         self._allow_unused = allow_unused
         self._way_out = way_out
-        self._seen = seen_through(redact)
+        self._redact = None if redact is None else steady(redact)
         self._answers = Tape() if self.recording else self._played()
         self._recorder = CassetteRecorder(self._answers, seen=self._seen)
         self._runs = 0
@@ -124,7 +125,7 @@ class Cassette:
         self._finished = True
         if isinstance(self._answers, Tape):
             self._check_recorded(self._answers.records)
-            engrave(self.path, self._answers.records, self._seen)
+            engrave(self.path, self._answers.records, self._redact)
         else:
             self._check_played(self._answers)
 
@@ -139,6 +140,9 @@ class Cassette:
     ) -> None:
         if error is None:
             self.finish()
+
+    def _seen(self, value: Any) -> Any:
+        return safe_texts(value, self._redact)
 
     def _played(self) -> Played:
         if not self.path.exists():

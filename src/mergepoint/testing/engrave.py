@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from langchain_core.messages import BaseMessage
 
@@ -16,7 +16,8 @@ from mergepoint.record.lines import JournalError, write_lines
 from mergepoint.record.plain import record_to_plain
 from mergepoint.record.read_journal import read_journal
 from mergepoint.record.record import CallRecord
-from mergepoint.testing.tape import CassetteError, Redact, playable
+from mergepoint.record.redact import Redact, safe
+from mergepoint.testing.tape import CassetteError, playable
 
 RUN = "cassette"
 """The id of the run that a cassette's header names; its records are of any number of runs."""
@@ -29,7 +30,6 @@ _HEADER = RunHeader(
     messages=(),
     tree={},
 )
-_SAID = ("prompt", "lead", "response", "params", "message", "messages", "value", "error")
 _OF_THE_MOMENT = frozenset(
     {
         "id",
@@ -49,14 +49,13 @@ _OF_THE_MOMENT = frozenset(
 M = TypeVar("M", bound=BaseMessage)
 
 
-def engrave(path: Path, records: Iterable[CallRecord], seen: Callable[[Any], Any]) -> None:
+def engrave(path: Path, records: Iterable[CallRecord], redact: Redact | None) -> None:
     """Write a cassette as a journal, whole or not at all; one that is there gives way.
 
-    Raises JournalError where it cannot be written.
+    Keys are masked in it as in every journal. Raises JournalError where it cannot be written.
     """
     kept = in_order(playable(records), _before(path))
-    plain = [record_to_plain(timeless(record)) for record in kept]
-    said = [{**one, **{key: seen(one[key]) for key in _SAID if key in one}} for one in plain]
+    said = [safe(record_to_plain(timeless(record)), redact) for record in kept]
     write_lines(path, [_HEADER.to_plain(), *said])
 
 
@@ -86,17 +85,15 @@ def timeless(record: CallRecord) -> CallRecord:
     return replace(record, started=0.0, ended=0.0, message=message, messages=made)
 
 
-def seen_through(redact: Redact | None) -> Callable[[Any], Any]:
-    """Give the function that redacts every text in plain data.
+def steady(redact: Redact) -> Redact:
+    """Give a hook that is seen to leave what it gave as it is.
 
-    Raises CassetteError for a hook that changes what it gave: then a replay would ask otherwise
-    than the recording did.
+    It raises CassetteError where it does not: then a replay would ask otherwise than the recording
+    did.
     """
 
-    def text(value: str) -> str:
-        if redact is None:
-            return value
-        shown = redact(value)
+    def hook(text: str) -> str:
+        shown = redact(text)
         if redact(shown) != shown:
             raise CassetteError(
                 f"redact changes its own text {shown!r} again; write it so that what it gave "
@@ -104,17 +101,7 @@ def seen_through(redact: Redact | None) -> Callable[[Any], Any]:
             )
         return shown
 
-    def seen(value: Any) -> Any:
-        if isinstance(value, str):
-            return text(value)
-        if isinstance(value, dict):
-            # The type of a message or block is structure, and nobody's text.
-            return {key: one if key == "type" else seen(one) for key, one in value.items()}
-        if isinstance(value, list | tuple):
-            return [seen(one) for one in value]
-        return value
-
-    return seen
+    return hook
 
 
 def _numbered(records: Iterable[CallRecord]) -> list[tuple[str, int]]:

@@ -69,6 +69,10 @@ class KillingStore:
         """Say whether a run of this id has begun. Raises JournalError for an id that is none."""
         return self.store.has(run_id)
 
+    def held(self, run_id: str) -> bool:
+        """Say whether a process writes a run now."""
+        return self.store.held(run_id)
+
     def runs(self) -> Sequence[str]:
         """Give the ids of all runs."""
         return self.store.runs()

@@ -16,13 +16,8 @@ from mergepoint.record.answers import Asked, Replayed
 from mergepoint.record.journal import MemoryJournal
 from mergepoint.record.record import CallRecord
 from mergepoint.record.request import Digests
+from mergepoint.record.standing import Key, key_of
 from mergepoint.run.recorder import METADATA, Recorder
-
-Redact = Callable[[str], str]
-"""Gives a text without what nobody may read. What it gave, it leaves as it is."""
-
-Key = tuple[str, str]
-"""Where an answer is found: the call's full path and its request."""
 
 
 class CassetteError(MergepointError):
@@ -89,7 +84,7 @@ class Played(Replayed):
         Raises ReplayMiss that shows what was asked otherwise, or more often.
         """
         asked = replace(asked, prompt=self.seen(asked.prompt), lead=self._seen_lead(asked))
-        key = (asked.path, asked.request)
+        key = (asked.path, asked.request, asked.sample)
         with self._turns:
             if self._left.get(key):
                 return self._left[key].popleft()
@@ -98,9 +93,9 @@ class Played(Replayed):
         raise miss
 
     def _reason(self, asked: Asked) -> str:
-        if (asked.path, asked.request) in self._known:
+        if (asked.path, asked.request, asked.sample) in self._known:
             return f"the call at {asked.path} is made more often than it is on record"
-        unused = [record for record in self.unused if record.answered]
+        unused = [record for record in self.unused if record.settled]
         try:  # the last record of a path is the one that is compared
             Replayed([*self.records, *reversed(unused)]).find(asked)
         except ReplayMiss as miss:
@@ -158,19 +153,14 @@ def strange(paths: Sequence[str]) -> str:
 
 
 def playable(records: Iterable[CallRecord]) -> list[CallRecord]:
-    """Give the records that can answer a call.
+    """Give the records that can answer a call, or say that it is left out.
 
     Where no try was answered, a message that was refused is: it is refused again.
     """
     own = [record for record in records if record.kind != "inner"]
-    answered = {key_of(record) for record in own if record.answered}
+    settled = {key_of(record) for record in own if record.settled}
     return [
         record
         for record in own
-        if record.answered or (record.message is not None and key_of(record) not in answered)
+        if record.settled or (record.message is not None and key_of(record) not in settled)
     ]
-
-
-def key_of(record: CallRecord) -> Key:
-    """Give where a record is found."""
-    return record.key.full_path, record.request

@@ -22,6 +22,11 @@ def wait_of(waits: Waits, item: Item) -> float | None:
     return waits[sum(item) % len(waits)]
 
 
+def now() -> float:
+    """Give the simulated time."""
+    return asyncio.get_running_loop().time()
+
+
 async def pause(seconds: float | None) -> None:
     """Wait in simulated time; None is no wait at all, 0 a turn of the loop."""
     if seconds is not None:
@@ -61,6 +66,7 @@ class Watched:
     inner: Any
     laws: Laws
     asked: int = 0
+    asked_at: float = 0.0
     given: int = 0
     closed: int = 0
     over: bool = False  # it was closed, or raised, or came to its end
@@ -76,6 +82,7 @@ class Watched:
         self.laws.hold("one task", holds=not self._asking, told=f"{self.name} was asked twice")
         self._asking = True
         self.asked += 1
+        self.asked_at = now()
         self._by_one_task()
         try:
             item = await self.inner.__anext__()

@@ -55,6 +55,7 @@ def play(seed: int) -> Played:
 async def _main(schedule: Schedule) -> list[Outcome]:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimulatedLoop)
+    schedule.build()
     await asyncio.sleep(1)
     asked = [one.name for one in schedule.watched if one.asked]
     schedule.laws.hold("lazy", holds=not asked, told=f"{asked} were asked by nobody")
@@ -100,8 +101,8 @@ class _Reader:
             how = await self._take()
         except asyncio.CancelledError:
             how = "cancelled"
-        except Told as told:
-            how, error = "error", str(told)
+        except Exception as told:  # noqa: BLE001  (one that no schedule asks for is judged too)
+            how, error = "error", str(told) if isinstance(told, Told) else repr(told)
         readers = [task for task in asyncio.all_tasks() if task.get_name() == "reader"]
         if len(readers) == 1 and not (self._schedule.drops or self._schedule.interrupts):
             left = f"{_alive()} when the last reader is done: {how} {error}"

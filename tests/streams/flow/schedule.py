@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from tests.streams.flow.laws import Expected, Laws, Told
 from tests.streams.flow.oracle import MIXES, Missed, Oracle, first, heavy, in_batches, noting
-from tests.streams.flow.parts import Faults, Item, Source, Waits, Watched, Work
+from tests.streams.flow.parts import Faults, Item, Source, Waits, Watched, Work, now
 
 from mergepoint.streams.flow.batched import batched
 from mergepoint.streams.flow.mapped import mapped
@@ -57,6 +57,11 @@ class Schedule:
 
     def __post_init__(self) -> None:
         self._random = Random(self.seed)  # noqa: S311  (no secret)
+        self.exits: list[Made] = []
+        self.plans: list[Plan] = []
+
+    def build(self) -> None:
+        """Put the stages together; nothing is asked yet."""
         self.exits = self._exits()
         self.plans = [self._plan() for _ in self.exits]
 
@@ -233,11 +238,19 @@ class Schedule:
         before = made.stream
         after = self._watch("batches", batched(before, size=size, seconds=seconds, full=full))
         taken = [0]
+        came: dict[Item, float] = {}
+
+        def come(item: Item) -> None:
+            came[item] = now()
 
         def take(batch: Sequence[Item]) -> None:
             taken[0] += len(batch)
             holds = 0 < len(batch) <= (size or len(batch))
             self.laws.hold("batches", holds=holds, told=f"{batch} of {size}")
+            late = now() - max(after.asked_at, came[batch[0]])
+            self.laws.hold(
+                "time", holds=late - 1e-9 <= (seconds or late), told=f"{batch} after {late}"
+            )
 
         def held(_: object) -> None:
             ahead = before.given - taken[0]
@@ -245,7 +258,7 @@ class Schedule:
             self.laws.hold("held", holds=ahead <= most, told=f"{ahead} in a batch")
 
         after.on_given.append(take)
-        before.on_given.append(held)
+        before.on_given += [held, come]
         if self.loose or self.cleaning or seconds is not None:
             return Made(after, made.oracle, flat=True)
         return Made(after, lambda missed: in_batches(made.oracle(missed), size, full))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import typer
@@ -11,7 +12,8 @@ import typer
 from mergepoint.apps.cli.errors import CommandError, Declined
 from mergepoint.apps.cli.output import count, printable, tell
 from mergepoint.core.errors import MergepointError
-from mergepoint.tree.node import Node, walk
+from mergepoint.tree.loop import Loop
+from mergepoint.tree.node import Node, children, root_path, walk
 from mergepoint.tree.step import Step
 
 if TYPE_CHECKING:
@@ -39,16 +41,17 @@ def had_model(model: str, *, base_url: str | None, path: str = "") -> BaseChatMo
 
 
 def calls_by_model(tree: Node, model: BaseChatModel) -> Counter[str]:
-    """Give how many steps each real model answers, by `provider:name`.
+    """Give how many steps each real model answers at most, by `provider:name`.
 
-    Raises CommandError where a step names a model that cannot be had.
+    Steps in a loop count for each of its iterations, those of functions are not known. Raises
+    CommandError where a step names a model that cannot be had.
     """
     from mergepoint.models.identity import identity
     from mergepoint.models.offline import OfflineModel
 
     named: dict[str, BaseChatModel] = {}
     calls: Counter[str] = Counter()
-    for path, node in walk(tree):
+    for path, node, times in unrolled(tree):
         if not isinstance(node, Step):
             continue
         answering = node.model or model
@@ -57,12 +60,28 @@ def calls_by_model(tree: Node, model: BaseChatModel) -> Counter[str]:
                 named[answering] = had_model(answering, base_url=None, path=path)
             answering = named[answering]
         if not isinstance(answering, OfflineModel):
-            calls[identity(answering, node.params)] += 1
+            calls[identity(answering, node.params)] += times
     return calls
 
 
-def announce(calls: Counter[str], *, yes: bool, quiet: bool) -> None:
-    """Say which calls are coming; on a terminal, ask whether to go on.
+def unrolled(
+    tree: Node, path: str | None = None, times: int = 1
+) -> Iterator[tuple[str, Node, int]]:
+    """Give path and node for all of a tree, and how often the node may be come to."""
+    path = root_path(tree) if path is None else path
+    yield path, tree, times
+    inside = times * tree.max_iterations if isinstance(tree, Loop) else times
+    for at, child in children(tree, path):
+        yield from unrolled(child, at, inside)
+
+
+def loops(tree: Node) -> bool:
+    """Say whether a tree may make fewer calls than there can be."""
+    return any(isinstance(node, Loop) for _, node in walk(tree))
+
+
+def announce(calls: Counter[str], *, most: bool, yes: bool, quiet: bool) -> None:
+    """Say which calls are coming (at `most`); on a terminal, ask whether to go on.
 
     Raises Declined when the answer is no.
     """
@@ -71,7 +90,8 @@ def announce(calls: Counter[str], *, yes: bool, quiet: bool) -> None:
     models = ", ".join(f"{number:,} to {printable(name)}" for name, number in calls.items())
     if len(calls) == 1:
         models = f"all to {printable(next(iter(calls)))}"
-    coming = f"{count(calls.total(), 'model call')} coming: {models}"
+    number = count(calls.total(), "model call")
+    coming = f"{'up to ' if most else ''}{number} coming: {models}"
     if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
         tell(f"{coming}.")
     elif not typer.confirm(f"{coming}. Go on?", err=True):

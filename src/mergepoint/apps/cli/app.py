@@ -11,14 +11,20 @@ from mergepoint.apps.cli import demo, graph, listing, resume, run, show
 from mergepoint.apps.cli.errors import REFUSED
 from mergepoint.apps.cli.guard import GuardedGroup
 from mergepoint.apps.cli.output import put
+from mergepoint.apps.cli.recipe import check as check_recipe
+from mergepoint.apps.cli.recipe import draw as draw_recipe
+from mergepoint.apps.cli.recipe import list as list_recipes
+from mergepoint.apps.cli.recipe import run as run_recipe
+from mergepoint.apps.cli.recipe import schema as recipe_schema
+from mergepoint.apps.cli.recipe import show as show_recipe
 from mergepoint.apps.cli.runs import check, export, repair, tail
 from mergepoint.apps.cli.runs import list as list_runs
 from mergepoint.apps.cli.runs import show as show_run
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 the run failed; 2 it was asked for in a way that cannot be done, and "
-    "nothing was run; 3 'runs check' found something wrong; 130 interrupted, or declined; "
-    "141 the reader of the output is gone."
+    "nothing was run; 3 'runs check' found something wrong; 4 the run waits for a decision at a "
+    "gate; 130 interrupted, or declined; 141 the reader of the output is gone."
 )
 
 app = typer.Typer(
@@ -95,7 +101,7 @@ runs = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 @runs.callback(epilog=_epilog((*list_runs.EXAMPLES[:1], *tail.EXAMPLES[:1], *check.EXAMPLES[:1])))
 def _runs(ctx: typer.Context) -> None:
-    """See, check, repair and export the runs on disk, those that were killed too."""
+    """See, check, repair and export runs, those that were killed too."""
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help(), err=True)
         raise typer.Exit(REFUSED)
@@ -104,7 +110,29 @@ def _runs(ctx: typer.Context) -> None:
 _add("list", list_runs.list_, "List the runs, the newest first.", list_runs.EXAMPLES, to=runs)
 _add("show", show_run.show, "Show how far a run came.", show_run.EXAMPLES, to=runs)
 _add("tail", tail.tail, "Show records as they are appended.", tail.EXAMPLES, to=runs)
-_add("check", check.check, "Say what is wrong with runs on disk.", check.EXAMPLES, to=runs)
+_add("check", check.check, "Say what is wrong with runs.", check.EXAMPLES, to=runs)
 _add("repair", repair.repair, "Cut a damaged journal to what is good.", repair.EXAMPLES, to=runs)
 _add("export", export.export, "Give the transcript of a journal.", export.EXAMPLES, to=runs)
-app.add_typer(runs, name="runs", short_help="See, check, repair and export the runs on disk.")
+app.add_typer(runs, name="runs", short_help="See, check, repair and export runs.")
+
+recipes = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+
+
+@recipes.callback(epilog=_epilog((*list_recipes.EXAMPLES[:1], *run_recipe.EXAMPLES[:2])))
+def _recipes(ctx: typer.Context) -> None:
+    """List, show, draw, check and run recipes: streams of Things through blocks."""
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help(), err=True)
+        raise typer.Exit(REFUSED)
+
+
+for _name, _module, _command, _line in (
+    ("list", list_recipes, list_recipes.list_, "List the recipes that come along."),
+    ("show", show_recipe, show_recipe.show, "Show what a recipe does, stage by stage."),
+    ("draw", draw_recipe, draw_recipe.draw, "Draw a recipe as Mermaid text."),
+    ("check", check_recipe, check_recipe.check, "Say what is wrong with recipes."),
+    ("schema", recipe_schema, recipe_schema.schema, "Print the JSON Schema of recipe files."),
+    ("run", run_recipe, run_recipe.run, "Run a recipe on items."),
+):
+    _add(_name, _command, _line, _module.EXAMPLES, to=recipes)
+app.add_typer(recipes, name="recipe", short_help="List, show, check and run recipes of streams.")

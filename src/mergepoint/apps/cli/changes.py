@@ -34,8 +34,9 @@ def changed(
     if gone:
         tree = without(tree, gone)
     overrides: dict[str, dict[str, Any]] = {}
-    for path, field, value in map(_setting, settings):
-        overrides.setdefault(path, {})[field] = value
+    for path, field, value in map(read_setting, settings):
+        text = field in _TEXTS and isinstance(value, str)
+        overrides.setdefault(path, {})[field] = _template_or_text(value) if text else value
     if overrides:
         tree = with_overrides(tree, overrides)
     if parallel is None:
@@ -43,17 +44,15 @@ def changed(
     return _side_by_side(tree) if parallel else (_one_by_one(tree), "")
 
 
-def _setting(text: str) -> tuple[str, str, Any]:
+def read_setting(text: str) -> tuple[str, str, Any]:
+    """Give path, field and value of a `--set`. Raises CommandError for what is none."""
     found = _SETTING.fullmatch(text)
     if found is None:
         raise CommandError(
             f"--set {text!r}: write it as path:field=value, such as "
             "'stage_2/draft:temperature=0.2' or '**/draft:model=openai:gpt-5-mini'"
         )
-    path, field, value = found["path"], found["field"], _value(found["value"])
-    if field in _TEXTS and isinstance(value, str):
-        value = _template_or_text(value)
-    return path, field, value
+    return found["path"], found["field"], _value(found["value"])
 
 
 def _value(text: str) -> Any:

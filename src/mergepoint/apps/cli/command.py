@@ -1,13 +1,11 @@
-"""Command: what a run was started with, written beside it, so that a resume need not repeat it.
+"""Command: what a run was started with, kept in its journal, so that a resume need not repeat it.
 
 Keys are never written: an address or a setting that holds one is left out, and named.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,19 +13,16 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from mergepoint.apps.cli.errors import CommandError
-from mergepoint.apps.cli.folders import COMMAND
+from mergepoint.apps.cli.home import COMMAND
 
 if TYPE_CHECKING:
+    from mergepoint.apps.cli.home import Home
     from mergepoint.apps.targets import Target
     from mergepoint.models.view import View
     from mergepoint.run.graph import Form
     from mergepoint.tree.node import Node
 
 FORMAT = "mergepoint.command/1"
-
-_SECRET = re.compile(
-    r"api[_-]?key|secret|password|authorization|bearer|access[_-]?token|\bsk-", re.IGNORECASE
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,56 +62,51 @@ class Command:
         return found, tree, said
 
 
-def write_command(command: Command, folder: Path) -> None:
-    """Write a command into the folder of its run, without keys.
+def written(command: Command, folder: Path | None) -> dict[str, Any]:
+    """Give a command as it is kept with its run, without keys.
 
-    Files are named from that folder, so that the whole project can be moved. Raises CommandError
-    where nothing can be written.
+    Files are named from the run's folder, so that the whole project can be moved; a run without a
+    folder has their whole paths.
     """
-    from mergepoint.record.whole import write_whole
-
     kept = _without_keys(replace(command, target=_from(command.target, Path(), folder)))
-    text = json.dumps({"format": FORMAT, **asdict(kept)}, indent=2)
-    try:
-        write_whole(folder / COMMAND, f"{text}\n".encode())
-    except OSError as error:
-        raise CommandError(f"cannot write {folder / COMMAND}: {error.strerror}") from error
+    return {COMMAND: {"format": FORMAT, **asdict(kept)}}
 
 
-def read_command(folder: Path) -> Command | None:
+def read_command(home: Home) -> Command | None:
     """Give the command of a run, None where none was written, as by a run from Python.
 
-    Raises CommandError for a file that holds something else.
+    Raises CommandError for one that this version does not know.
     """
-    file = folder / COMMAND
-    if not file.is_file():
+    data = home.meta().get(COMMAND)
+    if data is None:
         return None
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-        return _command(data, folder)
+        return _command(data, home.folder)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CommandError(
-            f"{file} cannot be used: {error}; remove it, and give TARGET and --model"
+            f"what {home.place} was started with cannot be used: {error}; say how it goes on, by "
+            f"mergepoint run TARGET --model PROVIDER:NAME --resume {home.name}"
         ) from error
 
 
-def _command(data: Mapping[str, Any], folder: Path) -> Command:
+def _command(data: Mapping[str, Any], folder: Path | None) -> Command:
     if data["format"] != FORMAT:
         raise ValueError(f"its format is {data['format']!r}, this version reads {FORMAT}")
     fields = {name: value for name, value in data.items() if name != "format"}
     lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
     command = Command(**{**fields, **lists})
-    return replace(command, target=_from(command.target, folder, Path()))
+    return replace(command, target=_from(command.target, folder or Path(), Path()))
 
 
-def _from(target: str, here: Path, there: Path) -> str:
-    """Give a target that is named from one folder as it is named from another."""
+def _from(target: str, here: Path, there: Path | None) -> str:
+    """Give a target that is named from one folder as it is named from another, or whole."""
     from mergepoint.apps.targets import split_target
 
     file, name = split_target(target)
     if file is None:
         return target
-    seen = os.path.relpath((here / file).resolve(), there.resolve())
+    whole = (here / file).resolve()
+    seen = str(whole) if there is None else os.path.relpath(whole, there.resolve())
     return f"{seen}:{name}" if file.suffix == ".py" else seen
 
 
@@ -127,8 +117,16 @@ def _without_keys(command: Command) -> Command:
         if address.username or address.password or address.query:
             left_out.append("--base-url")
             command = replace(command, base_url=None)
-    secret = [setting for setting in command.set if _SECRET.search(setting)]
+    secret = [setting for setting in command.set if _holds_key(setting)]
     if secret:
         left_out += [f"--set {setting.partition('=')[0]}" for setting in secret]
         command = replace(command, set=tuple(one for one in command.set if one not in secret))
     return replace(command, left_out=tuple(left_out))
+
+
+def _holds_key(setting: str) -> bool:
+    from mergepoint.apps.cli.changes import read_setting
+    from mergepoint.record.redact import hides
+
+    _, field, value = read_setting(setting)
+    return hides(field, value)

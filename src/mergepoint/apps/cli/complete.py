@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from mergepoint.apps.cli.folders import JOURNAL, LAST, TRANSCRIPT, find_run, run_folders
+from mergepoint.apps.cli.home import JOURNAL, RUNS, TRANSCRIPT
+from mergepoint.apps.cli.homes import LAST, Homes, database, run_folders
 from mergepoint.apps.targets import graph_names
 from mergepoint.core.errors import MergepointError
 from mergepoint.record.lines import read_lines
+
+_ANY = (JOURNAL, TRANSCRIPT)
 
 
 def graphs(incomplete: str) -> list[str]:
@@ -22,33 +26,39 @@ def graphs(incomplete: str) -> list[str]:
 
 def runs(ctx: typer.Context, incomplete: str) -> list[str]:
     """Give `last` and the ids of the runs, the newest first."""
-    return _ids(run_folders(_out(ctx.params)), incomplete)
+    return [name for name in (LAST, *_ids(ctx.params, _ANY)) if name.startswith(incomplete)]
 
 
 def journals(ctx: typer.Context, incomplete: str) -> list[str]:
     """Give `last` and the ids of the runs with a journal, the newest first."""
-    return _ids(run_folders(_out(ctx.params), marks=(JOURNAL,)), incomplete)
+    return [name for name in (LAST, *_ids(ctx.params, (JOURNAL,))) if name.startswith(incomplete)]
 
 
 def paths(ctx: typer.Context, incomplete: str) -> list[str]:
     """Give the paths of the calls in the run that was named before."""
     try:
-        known = _paths(Path(str(ctx.params.get("run"))), _out(ctx.params))
+        known = _paths(str(ctx.params.get("run")), ctx.params)
     except (MergepointError, OSError, ValueError, KeyError, TypeError):
         return []
     return [path for path in known if path.startswith(incomplete)]
 
 
-def _ids(folders: list[Path], incomplete: str) -> list[str]:
-    return [
-        name for name in (LAST, *(folder.name for folder in folders)) if name.startswith(incomplete)
-    ]
+def _ids(params: Mapping[str, Any], marks: tuple[str, ...]) -> list[str]:
+    if database(_out(params), params.get("store")) is None:
+        return [folder.name for folder in run_folders(_out(params) or Path(RUNS), marks=marks)]
+    try:
+        return [home.run_id for home in Homes.at(_out(params), params.get("store")).all()]
+    except MergepointError:
+        return []
 
 
-def _paths(run: Path, out: Path) -> list[str]:
-    """Give the paths of the calls of a run or transcript file, read without any library."""
-    given = run.is_file() and not (out / run).is_dir()
-    file = run if given else find_run(str(run), out) / TRANSCRIPT
+def _paths(run: str, params: Mapping[str, Any]) -> list[str]:
+    """Give the paths of the calls of a run or transcript file; of files without any library."""
+    if database(_out(params), params.get("store")) is not None:
+        home = Homes.at(_out(params), params.get("store")).find(run)
+        return list(dict.fromkeys(record.path for record in home.store.read(home.run_id)[1]))
+    out = _out(params) or Path(RUNS)
+    file = Path(run) if Path(run).is_file() and not (out / run).is_dir() else _transcript(run, out)
     if file.is_file():
         steps = json.loads(file.read_text(encoding="utf-8", errors="surrogatepass"))["steps"]
     else:
@@ -56,5 +66,12 @@ def _paths(run: Path, out: Path) -> list[str]:
     return list(dict.fromkeys(str(step["path"]) for step in steps))
 
 
-def _out(params: dict[str, Any]) -> Path:
-    return Path(params.get("out") or "runs")
+def _transcript(run: str, out: Path) -> Path:
+    """Give where the transcript of a run is, if it has one."""
+    there = run_folders(out)
+    folder = there[0] if run == LAST and there else out / run
+    return (folder if folder.is_dir() else Path(run)) / TRANSCRIPT
+
+
+def _out(params: Mapping[str, Any]) -> Path | None:
+    return params.get("out")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from mergepoint.apps.cli.options import (
     BaseUrlOption,
     JsonOption,
     ModelOption,
     OutOption,
     QuietOption,
+    StoreOption,
     TracebackOption,
     YesOption,
 )
@@ -27,7 +26,8 @@ def demo(
     model: ModelOption = "offline",
     base_url: BaseUrlOption = None,
     yes: YesOption = False,
-    out: OutOption = Path("runs"),
+    out: OutOption = None,
+    store: StoreOption = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
     traceback: TracebackOption = False,
@@ -38,6 +38,7 @@ def demo(
     which words go where, and costs nothing.
     """
     from mergepoint.apps.cli.command import Command
+    from mergepoint.apps.cli.homes import Homes
     from mergepoint.apps.cli.inputs import read_inputs
     from mergepoint.apps.cli.output import tell_fact
     from mergepoint.apps.cli.run import job_of, run_job
@@ -46,7 +47,7 @@ def demo(
     example = resolve_target(GRAPH).example
     inputs = read_inputs([], [example] if example else [])
     command = Command(target=GRAPH, model=model, base_url=base_url)
-    job = job_of(command, quiet=quiet, origin={}, out=out, inputs=inputs)
+    job = job_of(command, Homes.at(out, store), quiet=quiet, inputs=inputs)
     if not quiet:
         shown = {"graph": GRAPH, **inputs, "model": model}
         for label, value in shown.items():

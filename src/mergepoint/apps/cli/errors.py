@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mergepoint.core.errors import MergepointError
 
 if TYPE_CHECKING:
+    from mergepoint.apps.cli.home import Home
     from mergepoint.tree.decision import Question
 
 DONE = 0
@@ -28,8 +28,8 @@ class Stopped(MergepointError):
     """A run that ended before its end.
 
     `type` is the name of the error's class, `path` the node, `answered` the paths of the calls
-    that had an answer by then, out of `total` (None where loops leave it open), and `transcript`
-    the file with all of it.
+    that had an answer by then, out of `total` (None where loops leave it open), `tries` how often
+    the call that failed was made, and `home` is where all of it is kept.
     """
 
     status = "failed"
@@ -39,16 +39,18 @@ class Stopped(MergepointError):
         self,
         error: Mapping[str, str],
         *,
-        transcript: Path,
+        home: Home,
         answered: Sequence[str],
         total: int | None,
+        tries: int = 0,
     ) -> None:
         super().__init__(error["message"])
         self.type = error["type"]
         self.path = error["path"]
-        self.transcript = transcript
+        self.home = home
         self.answered = answered
         self.total = total
+        self.tries = tries
 
 
 class Interrupted(Stopped):

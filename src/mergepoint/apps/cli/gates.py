@@ -19,6 +19,8 @@ from mergepoint.apps.cli.output import count, printable, tell
 from mergepoint.core.errors import GateOpen, StepError
 from mergepoint.core.merge import last_response
 from mergepoint.core.path import of_first_iterations, select
+from mergepoint.core.state import State
+from mergepoint.record.record import CallRecord
 from mergepoint.tree.decision import Decision, Question
 from mergepoint.tree.gate import Gate
 from mergepoint.tree.node import Node, Order, root_path, walk
@@ -137,6 +139,17 @@ def ask(question: Question) -> Decision | None:
             tell(str(error), style="yellow")
             continue
         return decision
+
+
+def asked(record: CallRecord) -> Question:
+    """Give the question that is on record of a gate."""
+    return Question(
+        record.path,
+        str(record.prompt),
+        State.of(record.messages, record.outputs),
+        key=record.request,
+        run=record.key.run,
+    )
 
 
 def told_question(question: Question) -> list[str]:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from mergepoint.apps.cli.options import Drawing, TargetArgument, TracebackOption
+from mergepoint.apps.cli.arguments import TargetArgument
+from mergepoint.apps.cli.options import Drawing, TracebackOption
 
 EXAMPLES = (
     "mergepoint graph image_prompt",

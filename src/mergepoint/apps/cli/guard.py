@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ from mergepoint.apps.cli.errors import (
     Stopped,
     Waiting,
 )
-from mergepoint.apps.cli.folders import how_to_resume
+from mergepoint.apps.cli.home import ROUNDS_USED, TRANSCRIPT
 from mergepoint.apps.cli.output import count, put_json, silence, tell
 from mergepoint.core.errors import MergepointError
 
@@ -83,12 +82,13 @@ def _told(error: BaseException, given: Sequence[str]) -> int:
 
 def _facts(error: BaseException) -> tuple[int, dict[str, Any]]:
     if isinstance(error, Stopped):
-        file = str(error.transcript) if error.transcript.is_file() else None
-        where = {"path": error.path or None, "transcript": file}
+        file = error.home.file(TRANSCRIPT)
+        where = {"path": error.path or None, "transcript": None if file is None else str(file)}
         facts = _fact(error.status, error.type, str(error), **where)
+        facts["run_id"] = error.home.run_id
+        facts["resume"] = _way_on(error)
         if isinstance(error, Waiting):
             facts["questions"] = [question.to_plain() for question in error.questions]
-            facts["resume"] = next(iter(how_to_resume(error.transcript.parent)), None)
         return error.code, facts
     if isinstance(error, Declined | KeyboardInterrupt | typer.Abort):
         said = str(error) or "nothing more was run"
@@ -123,7 +123,7 @@ def _fact(
 def _lines(error: BaseException, facts: dict[str, Any]) -> list[str]:
     message = facts["message"]
     if isinstance(error, Stopped):
-        return _stopped_lines(error, facts["transcript"])
+        return _stopped_lines(error)
     if facts["status"] == "failed":
         return [
             f"error: {facts['type']}: {message}",
@@ -133,8 +133,9 @@ def _lines(error: BaseException, facts: dict[str, Any]) -> list[str]:
     return f"{label}: {message}".splitlines()
 
 
-def _stopped_lines(error: Stopped, transcript: str | None) -> list[str]:
+def _stopped_lines(error: Stopped) -> list[str]:
     where = f" at {error.path}" if error.path else ""
+    where += f" (tried {error.tries:,} times)" if error.tries > 1 else ""
     said = "" if isinstance(error, Interrupted | Waiting) else f": {error.type}: {error}"
     shown = error.answered[-_SHOWN:]
     before = ["    ..."] if len(error.answered) > len(shown) else []
@@ -144,8 +145,7 @@ def _stopped_lines(error: Stopped, transcript: str | None) -> list[str]:
         f"  answered before: {_answered(error)}",
         *before,
         *(f"    {path}" for path in shown),
-        f"  transcript: {transcript or 'it could not be written'}",
-        *(f"  go on: {line}" for line in _ways_on(error)),
+        *_kept_lines(error),
     ]
 
 
@@ -166,12 +166,23 @@ def _asked(error: Waiting) -> list[str]:
     return [f"  {line}" for question in error.questions for line in told_question(question)[1:]]
 
 
-def _ways_on(error: Stopped) -> list[str]:
-    """Give the command that goes on, with an answer to each gate that is open."""
-    answers: list[str] = []
-    if isinstance(error, Waiting):
-        answers = [f"--answer {shlex.quote(f'{one.path}=approve')}" for one in error.questions]
-    return [" ".join([line, *answers]) for line in how_to_resume(error.transcript.parent)]
+def _kept_lines(error: Stopped) -> list[str]:
+    """Say where the run is kept, and how it goes on: with an answer to each gate that is open."""
+    way_on = _way_on(error)
+    if error.home.folder is None:
+        kept = f"  kept as: {error.home.place}"
+    else:
+        file = error.home.file(TRANSCRIPT)
+        kept = f"  transcript: {file or 'it could not be written'}"
+    return [kept, *([f"  go on: {way_on}"] if way_on else [])]
+
+
+def _way_on(error: Stopped) -> str | None:
+    """Give the command that goes on with a run; none for one that would only end the same way."""
+    if error.type == ROUNDS_USED:
+        return None
+    gates = [one.path for one in error.questions] if isinstance(error, Waiting) else []
+    return error.home.how_to_resume(gates)
 
 
 def _usage(error: Any) -> str:

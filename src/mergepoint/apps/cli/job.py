@@ -15,10 +15,10 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from mergepoint.apps.cli.command import Command, write_command
+from mergepoint.apps.cli.command import Command, written
 from mergepoint.apps.cli.errors import Interrupted, Stopped, Waiting
-from mergepoint.apps.cli.folders import DRAWING, TRANSCRIPT, new_folder
 from mergepoint.apps.cli.gates import Decider, can_ask, in_order
+from mergepoint.apps.cli.home import DRAWING, TRANSCRIPT, Home
 from mergepoint.apps.cli.live import telling
 from mergepoint.apps.cli.watch import Watch
 from mergepoint.core.errors import GateOpen, MergepointError, TreeError
@@ -29,11 +29,10 @@ from mergepoint.tree.outline import leaf_count
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
+    from mergepoint.apps.cli.homes import Homes
     from mergepoint.models.prices import Price
-    from mergepoint.models.view import View
     from mergepoint.record.transcript import Transcript
     from mergepoint.run.context import RunContext
-    from mergepoint.run.graph import Form
 
 _LANDING = "stopping: waiting for the calls in flight (once more to drop them)"
 
@@ -42,36 +41,34 @@ _LANDING = "stopping: waiting for the calls in flight (once more to drop them)"
 class Job:
     """What is to be run, and how."""
 
+    command: Command  # kept with the run, for `mergepoint resume`
     tree: Node
     model: BaseChatModel
+    homes: Homes
     inputs: Mapping[str, Any] = field(default_factory=dict)
     messages: Sequence[str] = ()
-    form: Form = "subgraphs"
-    view: View | None = None
     seed: int = 0
     run_id: str | None = None
-    origin: Mapping[str, Any] = field(default_factory=dict)  # resume, reuse or replay: a folder
-    max_concurrency: int | None = None
+    origin: Mapping[str, Home] = field(default_factory=dict)  # resume, reuse or replay
     answers: Mapping[str, Any] = field(default_factory=dict)  # at gates, by path
     budget: Budget | None = None
     prices: Mapping[str, Price] = field(default_factory=dict)
-    out: Path = Path("runs")
     source: Path | None = None  # the file the tree is from, for the places of errors
-    command: Command | None = None  # what is written down, for `mergepoint resume`
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A run that succeeded, and where its files are."""
+    """A run that succeeded, and where it is kept."""
 
     transcript: Transcript
-    folder: Path
+    home: Home
     seconds: float
 
     @property
     def files(self) -> dict[str, Path]:
         """Give the files of the run by what they are."""
-        return {"transcript": self.folder / TRANSCRIPT, "graph": self.folder / DRAWING}
+        files = {"transcript": self.home.file(TRANSCRIPT), "graph": self.home.file(DRAWING)}
+        return {what: file for what, file in files.items() if file is not None}
 
 
 def carry_out(job: Job, *, quiet: bool) -> Finished:
@@ -80,66 +77,69 @@ def carry_out(job: Job, *, quiet: bool) -> Finished:
     Raises CommandError where its folder cannot be made, and Stopped or Interrupted, with the
     transcript on disk, when the run ends before its end.
     """
-    from mergepoint.report.draw import to_svg
     from mergepoint.run.context import RunContext
     from mergepoint.run.facts import new_run_id
     from mergepoint.run.recorder import Recorder
 
-    resumed = job.origin.get("resume")
-    run_id = resumed.name if resumed else job.run_id or new_run_id()
-    folder = resumed or new_folder(job.out, run_id)
-    if job.command is not None and not resumed:
-        write_command(job.command, folder)
-    if not (folder / DRAWING).exists():  # a resume that is refused has drawn nothing
-        (folder / DRAWING).write_text(to_svg(job.tree), encoding="utf-8")
+    home = job.origin.get("resume") or job.homes.new(job.run_id or new_run_id())
+    _draw(job.tree, home)
     watch = Watch(job.tree)
     started = time.monotonic()
     with contextlib.redirect_stdout(sys.stderr), telling(watch, quiet=quiet) as teller:
         decider = Decider(job.answers, asks=can_ask(), aside=teller.aside)
         recorder = Recorder(on_event=teller.note, answerer=decider)
-        context = RunContext(run_id=run_id, seed=job.seed, recorder=recorder)
-        if job.max_concurrency is not None:
-            context.config["max_concurrency"] = job.max_concurrency
+        context = RunContext(run_id=home.run_id, seed=job.seed, recorder=recorder)
+        context.meta = written(job.command, home.folder)
+        if job.command.max_concurrency is not None:
+            context.config["max_concurrency"] = job.command.max_concurrency
         presses: list[int] = []
         try:
             with _stoppable(watch, presses):
-                transcript = _generated(job, context)
+                transcript = _generated(job, context, home)
             watch.end()
         except (Exception, KeyboardInterrupt) as error:
             watch.fail((context.error or {}).get("path", ""))
-            stopped = _stopped(error, context, folder, job.source)
+            stopped = _stopped(error, context, home, job.source)
             if isinstance(stopped, Interrupted):
                 stopped.dropped = len(presses) > 1
             if isinstance(stopped, Waiting):
                 stopped.questions = in_order(decider.open, job.tree)
             raise stopped from error
-    return Finished(transcript, folder, time.monotonic() - started)
+    return Finished(transcript, home, time.monotonic() - started)
 
 
-def _generated(job: Job, context: RunContext) -> Transcript:
+def _draw(tree: Node, home: Home) -> None:
+    from mergepoint.report.draw import to_svg
+
+    if home.folder is not None and home.file(DRAWING) is None:  # not where a resume is refused
+        (home.folder / DRAWING).write_text(to_svg(tree), encoding="utf-8")
+
+
+def _generated(job: Job, context: RunContext, home: Home) -> Transcript:
     from langchain_core.messages import HumanMessage
 
     from mergepoint.run.generation import run_generation
 
+    named = {way: other.named for way, other in job.origin.items()}
     return run_generation(
         job.tree,
         model=job.model,
         inputs=None if "resume" in job.origin else job.inputs,
         messages=[HumanMessage(content=text) for text in job.messages],
-        resume=job.origin.get("resume"),
-        reuse=job.origin.get("reuse"),
-        replay=job.origin.get("replay"),
+        resume=named.get("resume"),
+        reuse=named.get("reuse"),
+        replay=named.get("replay"),
         budget=job.budget,
         prices=job.prices,
         ctx=context,
-        form=job.form,
-        view=job.view,
-        runs=job.out,
+        form=job.command.form,
+        view=job.command.view,
+        runs=home.store,
     ).transcript
 
 
 def _stopped(
-    error: BaseException, context: RunContext, folder: Path, source: Path | None
+    error: BaseException, context: RunContext, home: Home, source: Path | None
 ) -> BaseException:
     """Give the error that tells what happened; a tree that cannot run is told as it is."""
     if isinstance(error, TreeError) or not context.turns:
@@ -155,9 +155,10 @@ def _stopped(
         facts["message"] += _place(error, source)
     return kind(
         facts,
-        transcript=folder / TRANSCRIPT,
+        home=home,
         answered=[record.path for record in transcript.records if record.kind != "gate"],
         total=leaf_count(transcript.tree),
+        tries=sum(record.path == facts["path"] for record in transcript.failures),
     )
 
 

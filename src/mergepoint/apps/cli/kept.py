@@ -1,37 +1,40 @@
-"""Kept: what is on disk of a run, and in which state it is."""
+"""Kept: what there is of a run, and in which state it is."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from mergepoint.apps.cli.folders import JOURNAL, TRANSCRIPT, run_folders
+from mergepoint.apps.cli.home import ROUNDS_USED, TRANSCRIPT, Home
+from mergepoint.apps.cli.homes import Homes
 
 if TYPE_CHECKING:
     from mergepoint.record.record import CallRecord
     from mergepoint.record.transcript import Transcript
 
-Stage = Literal["running", "done", "failed", "interrupted", "unfinished", "damaged"]
+Stage = Literal["running", "done", "waiting", "failed", "interrupted", "unfinished", "damaged"]
 
-_STAGES: Mapping[str, Stage] = {"KeyboardInterrupt": "interrupted", "Unfinished": "unfinished"}
+_STAGES: Mapping[str, Stage] = {
+    "KeyboardInterrupt": "interrupted",
+    "Unfinished": "unfinished",
+    "GateOpen": "waiting",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """A run as it is on disk.
+    """A run as it is kept.
 
     `records` are in the order in which they were written; `transcript` is the one on disk, or
-    worked out from the journal where there is none or one that is older (`exported`).
+    worked out from the journal where there is none or one that is older.
     """
 
-    folder: Path
+    home: Home
     stage: Stage
     transcript: Transcript
     records: tuple[CallRecord, ...]
-    exported: bool = False
 
     @property
     def run_id(self) -> str:
@@ -40,17 +43,38 @@ class Kept:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Give the paths of all calls of the tree, in its order."""
+        """Give the paths of all calls of the tree, in its order; of loops as far as they came."""
+        from mergepoint.report.unrolled import unrolled
         from mergepoint.tree.outline import leaf_paths
 
-        return tuple(leaf_paths(self.transcript.tree))
+        known = {record.path for record in self.records}
+        if self.transcript.error:
+            known.add(str(self.transcript.error["path"]))
+        return tuple(leaf_paths(unrolled(self.transcript.tree, known)))
+
+    @property
+    def answered(self) -> int:
+        """Give how many calls of the tree are answered; decisions are none."""
+        return sum(record.kind != "gate" for record in self.transcript.records)
+
+    @property
+    def total(self) -> int | None:
+        """Give how many calls the tree makes, None where loops leave it open."""
+        from mergepoint.tree.outline import leaf_count
+
+        return leaf_count(self.transcript.tree)
 
     @property
     def missing(self) -> list[str]:
         """Give the paths without an answer; none where the run is done."""
-        from mergepoint.record.export import unanswered
+        own = (record for record in self.records if record.kind != "inner")
+        settled = {record.path for record in own if record.settled}
+        return [] if self.stage == "done" else [at for at in self.paths if at not in settled]
 
-        return [] if self.stage == "done" else unanswered(self.transcript.tree, self.records)
+    @property
+    def open_gates(self) -> list[str]:
+        """Give the paths of the gates that wait for a decision; while it runs it may come yet."""
+        return [record.path for record in self.transcript.questions]
 
     @property
     def tokens(self) -> int:
@@ -64,57 +88,53 @@ class Kept:
         return sum(known) if known else None
 
     @property
-    def goes_on(self) -> bool:
-        """Say whether the run can be gone on with."""
-        return self.stage not in ("running", "done") and (self.folder / JOURNAL).is_file()
+    def way_on(self) -> str | None:
+        """Give the command that goes on with the run, None for one that is over or runs now."""
+        error = self.transcript.error or {}
+        if self.stage in ("running", "done") or error.get("type") == ROUNDS_USED:
+            return None
+        return self.home.how_to_resume(self.open_gates)
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A run on disk that cannot be read, and why."""
+    """A run that cannot be read, and why."""
 
-    folder: Path
+    home: Home
     problem: str
 
 
-def read_kept(folder: Path) -> Kept:
-    """Read a run from its folder. A run that is being written is neither stopped nor changed.
+def read_kept(home: Home) -> Kept:
+    """Read a run. One that is being written is neither stopped nor changed.
 
     Raises MergepointError for a journal that was damaged, and for a transcript that is none.
     """
     from mergepoint.record.export import agrees, transcript_of
-    from mergepoint.record.hold import held
-    from mergepoint.record.read_journal import read_journal
     from mergepoint.record.transcript import read_transcript
 
-    journal, file = folder / JOURNAL, folder / TRANSCRIPT
-    if not journal.is_file():
-        transcript = read_transcript(file)
-        records = (*transcript.records, *transcript.inner, *transcript.failures)
-        return Kept(folder=folder, stage=_stage(transcript), transcript=transcript, records=records)
-    going = held(journal)  # asked first: of a run that ends now, all is read as if it went on
-    header, records = read_journal(journal)
-    written = read_transcript(file) if file.is_file() else None
-    exported = written is None or not agrees(written, records)
-    transcript = transcript_of(header, records) if written is None or exported else written
-    return Kept(
-        folder=folder,
-        stage="running" if going else _stage(transcript),
-        transcript=transcript,
-        records=records,
-        exported=exported,
-    )
+    file = home.file(TRANSCRIPT)
+    if not home.has_journal and file is not None:
+        written = read_transcript(file)
+        stage = _stage(written)
+        return Kept(home=home, stage=stage, transcript=written, records=written.everything)
+    going = home.store.held(home.run_id)  # asked first: of one that ends now, all is read as going
+    header, records = home.store.read(home.run_id)
+    transcript = None if file is None else read_transcript(file)
+    if transcript is None or not agrees(transcript, records):
+        transcript = transcript_of(header, records)
+    stage = "running" if going else _stage(transcript)
+    return Kept(home=home, stage=stage, transcript=transcript, records=records)
 
 
-def kept_in(out: Path, *, most: int | None = None) -> Iterator[Kept | Unreadable]:
-    """Give the runs under a folder, the newest first."""
+def all_kept(homes: Homes, *, most: int | None = None) -> Iterator[Kept | Unreadable]:
+    """Give the runs there are, the newest first."""
     from mergepoint.core.errors import MergepointError
 
-    for folder in run_folders(out)[:most]:
+    for home in homes.all()[:most]:
         try:
-            yield read_kept(folder)
+            yield read_kept(home)
         except (MergepointError, OSError) as error:
-            yield Unreadable(folder, str(error))
+            yield Unreadable(home, str(error))
 
 
 def ending(error: Mapping[str, Any] | None) -> str:
@@ -125,6 +145,8 @@ def ending(error: Mapping[str, Any] | None) -> str:
         return "interrupted"
     if error["type"] == "Unfinished":
         return str(error["message"])
+    if error["type"] == "GateOpen":
+        return str(error["message"]).partition(":")[0]  # without what Python's users can do
     where = f" at {error['path']}" if error["path"] else ""
     return f"failed{where}: {error['type']}: {error['message']}"
 

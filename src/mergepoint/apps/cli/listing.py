@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from mergepoint.apps.cli.options import JsonOption, TracebackOption
 
 if TYPE_CHECKING:
     from mergepoint.tree.block import Input
+    from mergepoint.tree.node import Node
 
 EXAMPLES = ("mergepoint list", "mergepoint list --json | jq -r .[].name")
 
@@ -28,12 +30,9 @@ def list_(*, json: JsonOption = False, traceback: TracebackOption = False) -> No
 
 
 def _graphs() -> Iterator[tuple[dict[str, Any], str]]:
-    from mergepoint.apps.cli.output import count
     from mergepoint.apps.targets import about, graph_file, graph_names, resolve_target
     from mergepoint.core.errors import MergepointError
     from mergepoint.tree.check import inputs_of
-    from mergepoint.tree.node import walk
-    from mergepoint.tree.step import Step
 
     for name in graph_names():
         try:
@@ -43,16 +42,38 @@ def _graphs() -> Iterator[tuple[dict[str, Any], str]]:
         except MergepointError as error:
             yield {"name": name, "problem": str(error)}, f"{name}\n  cannot be used: {error}"
             continue
-        calls = sum(isinstance(node, Step) for _, node in walk(tree))
         inputs = inputs_of(tree)
         facts = {
             "name": name,
             "about": line,
-            "calls": calls,
+            **_numbers(tree),
             "inputs": [_input_facts(given) for given in inputs],
         }
         takes = ", ".join(_input_text(given) for given in inputs) or "none"
-        yield facts, f"{name}\n  {line}\n  {count(calls, 'call')}; inputs: {takes}"
+        yield facts, f"{name}\n  {line}\n  {_calls(tree)}; inputs: {takes}"
+
+
+def _numbers(tree: Node) -> dict[str, int]:
+    """Give how many calls of models and functions there are at most, and how many gates."""
+    from mergepoint.apps.cli.announce import unrolled
+    from mergepoint.tree.gate import Gate
+
+    found: Counter[str] = Counter()
+    for _, node, times in unrolled(tree):
+        found[node.kind] += 1 if isinstance(node, Gate) else times
+    return {"calls": found["step"], "functions": found["call"], "gates": found["gate"]}
+
+
+def _calls(tree: Node) -> str:
+    from mergepoint.apps.cli.announce import loops
+    from mergepoint.apps.cli.output import count
+
+    numbers = _numbers(tree)
+    most = "up to " if loops(tree) else ""
+    parts = [f"{most}{count(numbers['calls'], 'call')}"]
+    parts += [count(numbers["functions"], "function")] if numbers["functions"] else []
+    parts += [count(numbers["gates"], "gate")] if numbers["gates"] else []
+    return ", ".join(parts)
 
 
 def _input_facts(given: Input) -> dict[str, Any]:

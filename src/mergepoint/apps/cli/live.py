@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -26,13 +27,36 @@ PER_SECOND = 8
 Cells = tuple[Text, Text, Text, Text]
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-_MARKS = {"waiting": "·", "running": "◐", "done": "✓", "failed": "✗"}
+_MARKS = {"waiting": "·", "running": "◐", "done": "✓", "failed": "✗", "left out": "∅"}
 _ASCII = str.maketrans(
-    {"·": ".", "✓": "v", "✗": "x", "◐": "*", "├": "|", "└": "`", "│": "|", "─": "-", "…": "~"}
+    {
+        "·": ".",
+        "✓": "v",
+        "✗": "x",
+        "◐": "*",
+        "∅": "0",
+        "├": "|",
+        "└": "`",
+        "│": "|",
+        "─": "-",
+        "…": "~",
+    }
 )
 _ASCII_SPINNER = "|/-\\"
-_STYLES = {"waiting": "dim", "running": "bold", "done": "", "failed": "bold red"}
-_MARK_STYLES = {"waiting": "dim", "running": "cyan", "done": "green", "failed": "red"}
+_STYLES = {
+    "waiting": "dim",
+    "running": "bold",
+    "done": "",
+    "failed": "bold red",
+    "left out": "dim",
+}
+_MARK_STYLES = {
+    "waiting": "dim",
+    "running": "cyan",
+    "done": "green",
+    "failed": "red",
+    "left out": "yellow",
+}
 _WIDE = 60  # columns; a narrower terminal has no room to say who answers
 _BESIDE_ROWS = 2  # the bar, and the line of notices
 
@@ -52,37 +76,48 @@ def telling(watch: Watch, *, quiet: bool) -> Iterator[Teller]:
     if quiet:
         yield Teller(watch.note)
     elif console.is_terminal and not console.is_dumb_terminal:
-        with _live(LiveTree(watch, console)) as live:
-            yield Teller(watch.note, lambda: _aside(live))
+        with Screen(LiveTree(watch, console)) as screen:
+            yield Teller(watch.note, screen.aside)
     else:
         yield Teller(PlainLines(watch))
 
 
-@contextlib.contextmanager
-def _aside(live: Live) -> Iterator[None]:
-    """Take the tree off the terminal for a while, so that a person can be asked something."""
-    live.transient = True
-    live.stop()
-    try:
-        yield
-    finally:
-        live.transient = False
-        live.start()
+class Screen:
+    """The live tree on a terminal, from `with` to its end."""
 
+    def __init__(self, tree: LiveTree) -> None:
+        self._tree = tree
+        self._live = self._shown()
 
-@contextlib.contextmanager
-def _live(tree: LiveTree) -> Iterator[Live]:
-    live = Live(
-        console=tree.console,
-        get_renderable=lambda: tree,
-        refresh_per_second=PER_SECOND,
-        vertical_overflow="crop",
-    )
-    with live:
+    def _shown(self) -> Live:
+        return Live(
+            console=self._tree.console,
+            get_renderable=lambda: self._tree,
+            refresh_per_second=PER_SECOND,
+            vertical_overflow="crop",
+        )
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Take the tree off the terminal for a while, so that a person can be asked something.
+
+        It comes back below as another one: the same would be drawn over what was asked.
+        """
+        self._live.transient = True
+        self._live.stop()
         try:
-            yield live
+            yield
         finally:
-            tree.over = True
+            self._live = self._shown()
+            self._live.start()
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._tree.over = True
+        self._live.stop()
 
 
 class PlainLines:
@@ -160,14 +195,16 @@ class LiveTree:
         head = Table.grid(padding=(0, 2, 0, 0), expand=True)
         head.add_column(ratio=1)
         head.add_column(no_wrap=True, justify="right")
-        ended = root.done + root.failed
+        ended = root.done + root.failed + root.left_out
+        total = ended if root.over and not root.failed else root.calls
+        left_out = f", {root.left_out:,} left out" if root.left_out else ""
         facts = [
-            f"{root.done:,} of {_most(root)} call{'' if root.most == 1 else 's'}",
+            f"{root.done:,} of {_most(root)} call{'' if root.most == 1 else 's'}{left_out}",
             clock(now - self._watch.started),
         ]
-        colour = "red" if root.failed else "green" if ended >= root.calls else "cyan"
+        colour = "red" if root.failed else "green" if ended >= total else "cyan"
         bar = ProgressBar(
-            total=max(1, root.calls), completed=ended, complete_style=colour, finished_style=colour
+            total=max(1, total), completed=ended, complete_style=colour, finished_style=colour
         )
         head.add_row(bar, "  ".join([*facts, _tokens(root)]).rstrip())
         return head
@@ -213,12 +250,12 @@ def _most(part: Part) -> str:
 def _about(part: Part) -> str:
     """Give who answers a call, or how far a block, loop or gate has come."""
     if not part.parts:
-        return part.model
+        return "left out: no budget" if part.phase == "left out" else part.model
     if isinstance(part.node, Gate):
         return "waiting for you" if part.asked else part.said
     if isinstance(part.node, Loop):
         return _rounds(part, part.node)
-    some = part.phase in ("running", "failed")
+    some = part.phase in ("running", "failed") or part.left_out
     return f"{part.done:,}/{count(part.calls, 'call')}" if some else count(part.calls, "call")
 
 

@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-from mergepoint.apps.cli.complete import graphs, journals, runs
-
 _CHANGE = "What is run"
 _HOW = "How it is run"
 _WRITE = "What is written"
@@ -36,33 +34,6 @@ class Drawing(StrEnum):
     SVG = "svg"
 
 
-TargetArgument = Annotated[
-    str,
-    typer.Argument(
-        help="A graph's name (see 'mergepoint list'), file.py:object, or a YAML tree.",
-        metavar="TARGET",
-        autocompletion=graphs,
-        show_default=False,
-    ),
-]
-RunArgument = Annotated[
-    str,
-    typer.Argument(
-        help="A run's id, 'last', a run's folder, or a transcript file.",
-        metavar="RUN",
-        autocompletion=runs,
-        show_default=False,
-    ),
-]
-JournalArgument = Annotated[
-    str,
-    typer.Argument(
-        help="A run's id, 'last', or a run's folder.",
-        metavar="RUN",
-        autocompletion=journals,
-        show_default=False,
-    ),
-]
 InputOption = Annotated[
     list[str],
     typer.Option(
@@ -263,8 +234,25 @@ ReplayOption = Annotated[
     ),
 ]
 OutOption = Annotated[
-    Path,
-    typer.Option("--out", metavar="DIR", help="The folder of runs.", rich_help_panel=_WRITE),
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="DIR",
+        help="The folder of runs. Left out: runs.",
+        rich_help_panel=_WRITE,
+        show_default=False,
+    ),
+]
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="URL",
+        help="A database of runs in place of the folder: sqlite:///runs.db, "
+        "postgresql://user@host/db. Left out: MERGEPOINT_STORE, if that is set.",
+        rich_help_panel=_WRITE,
+        show_default=False,
+    ),
 ]
 JsonOption = Annotated[
     bool,

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mergepoint.apps.cli.errors import CommandError
-from mergepoint.apps.cli.folders import find_journal
+
+if TYPE_CHECKING:
+    from mergepoint.apps.cli.home import Home
+    from mergepoint.apps.cli.homes import Homes
 
 
 def origin_of(
-    *, resume: str | None, reuse: str | None, replay: str | None, out: Path
-) -> dict[str, Path]:
+    homes: Homes, *, resume: str | None, reuse: str | None, replay: str | None
+) -> dict[str, Home]:
     """Give the one that was asked for, by the name of its option.
 
     Raises CommandError for more than one, and for a run without a journal.
@@ -22,7 +24,7 @@ def origin_of(
     if len(given) > 1:
         options = " and ".join(f"--{name}" for name in given)
         raise CommandError(f"{options} exclude each other; give one")
-    return {name: find_journal(run, out) for name, run in given.items()}
+    return {name: homes.find_journal(run) for name, run in given.items()}
 
 
 def check_resumed(inputs: Mapping[str, Any], messages: Sequence[str], run_id: str | None) -> None:

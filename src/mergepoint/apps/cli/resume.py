@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mergepoint.apps.cli.arguments import JournalArgument
 from mergepoint.apps.cli.complete import graphs
 from mergepoint.apps.cli.errors import CommandError
 from mergepoint.apps.cli.options import (
     AnswerOption,
     BaseUrlOption,
     BudgetOption,
-    JournalArgument,
     JsonOption,
     OutOption,
     PriceOption,
     QuietOption,
+    StoreOption,
     TracebackOption,
     YesOption,
 )
 
 if TYPE_CHECKING:
     from mergepoint.apps.cli.command import Command
+    from mergepoint.apps.cli.home import Home
 
 EXAMPLES = (
     "mergepoint resume last",
@@ -61,7 +62,8 @@ def resume(
     price: PriceOption = [],  # noqa: B006
     answer: AnswerOption = [],  # noqa: B006
     yes: YesOption = False,
-    out: OutOption = Path("runs"),
+    out: OutOption = None,
+    store: StoreOption = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
     traceback: TracebackOption = False,
@@ -71,33 +73,31 @@ def resume(
     Target, model and options are those that the run was started with; what is given here wins. A
     budget is for the whole run, with what it has used already.
     """
-    from mergepoint.apps.cli.folders import find_journal
+    from mergepoint.apps.cli.homes import Homes
     from mergepoint.apps.cli.run import job_of, run_job
 
-    folder = find_journal(run, out)
-    command = _command(folder, target=target, model=model, base_url=base_url)
+    homes = Homes.at(out, store)
+    home = homes.find_journal(run)
+    command = _command(home, target=target, model=model, base_url=base_url)
     command = replace(
         command,
         budget=tuple(budget) or command.budget,
         prices=tuple(price) or command.prices,
     )
-    job = job_of(command, quiet=quiet, origin={"resume": folder}, out=out, answers=answer)
+    job = job_of(command, homes, quiet=quiet, origin={"resume": home}, answers=answer)
     run_job(job, yes=yes, json=json, quiet=quiet)
 
 
-def _command(
-    folder: Path, *, target: str | None, model: str | None, base_url: str | None
-) -> Command:
+def _command(home: Home, *, target: str | None, model: str | None, base_url: str | None) -> Command:
     """Give what the run was started with, changed by what was given now."""
     from mergepoint.apps.cli.command import Command, read_command
-    from mergepoint.apps.cli.folders import COMMAND, name_of
 
-    command = read_command(folder)
+    command = read_command(home)
     if command is None:
         if target is None or model is None:
             raise CommandError(
-                f"{folder} has no {COMMAND}, as a run that was started from Python; say how it "
-                f"goes on: mergepoint resume {name_of(folder)} TARGET --model PROVIDER:NAME"
+                f"what {home.place} was started with is not on record, as of a run from Python; "
+                f"say how it goes on: mergepoint resume {home.name} TARGET --model PROVIDER:NAME"
             )
         return Command(target=target, model=model, base_url=base_url)
     missing = [name for name in command.left_out if name != "--base-url" or base_url is None]
@@ -107,7 +107,7 @@ def _command(
             + (
                 "give it again"
                 if missing == ["--base-url"]
-                else f"give all again, by mergepoint run TARGET ... --resume {name_of(folder)}"
+                else f"give all again, by mergepoint run TARGET ... --resume {home.name}"
             )
         )
     if model is not None and model != command.model:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from mergepoint.apps.cli.watch import Part, Phase
 
 _LIMITS = (math.inf, 12, 6, 3)
-_ORDER: tuple[Phase, ...] = ("done", "failed", "running", "waiting")
+_ORDER: tuple[Phase, ...] = ("done", "failed", "running", "left out", "waiting")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def _opened(part: Part, guide: str, limit: float, *, compact: bool) -> Iterator[
         branch = inner + ("└─ " if number == len(items) else "├─ ")
         if not isinstance(item, Part):
             yield Row(branch, item[0], text=item[1])
-        elif compact and item.phase in ("done", "waiting"):
+        elif compact and item.phase in ("done", "left out", "waiting"):
             yield Row(branch, item.phase, item)
         else:
             yield from _opened(item, branch, limit, compact=compact)

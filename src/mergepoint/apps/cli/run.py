@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from mergepoint.apps.cli.arguments import TargetArgument
 from mergepoint.apps.cli.options import (
     AnswerOption,
     BaseUrlOption,
@@ -30,7 +30,7 @@ from mergepoint.apps.cli.options import (
     RunIdOption,
     SeedOption,
     SetOption,
-    TargetArgument,
+    StoreOption,
     TracebackOption,
     ViewOption,
     WithoutOption,
@@ -39,6 +39,8 @@ from mergepoint.apps.cli.options import (
 
 if TYPE_CHECKING:
     from mergepoint.apps.cli.command import Command
+    from mergepoint.apps.cli.home import Home
+    from mergepoint.apps.cli.homes import Homes
     from mergepoint.apps.cli.job import Job
 
 EXAMPLES = (
@@ -48,6 +50,7 @@ EXAMPLES = (
     "mergepoint run my.yaml --model ollama:llama3.2 --base-url http://localhost:11434",
     "mergepoint run image_prompt -i brief=@brief.txt --without '**/tot_enclave'",
     "mergepoint run my.yaml --set 'stage_2/draft:temperature=0.2' --json | jq -r .text",
+    "mergepoint run plan_approve -i topic=rain --answer '**/approval=approve'",
     "mergepoint run my.yaml --model openai:gpt-5-mini --reuse last",
     "mergepoint run my.yaml --model openai:qwen3 --budget usd=0.50 --price 'openai:qwen3=0.25,2'",
 )
@@ -76,16 +79,18 @@ def run(
     resume: ResumeOption = None,
     reuse: ReuseOption = None,
     replay: ReplayOption = None,
-    out: OutOption = Path("runs"),
+    out: OutOption = None,
+    store: StoreOption = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
     traceback: TracebackOption = False,
 ) -> None:
-    """Run a tree: its result goes to stdout, how it came about to DIR/ID/transcript.json.
+    """Run a tree: its result goes to stdout, how it came about to DIR/ID, or to a database.
 
     Before a real model is called it says how many calls are coming, and on a terminal it asks.
     """
     from mergepoint.apps.cli.command import Command
+    from mergepoint.apps.cli.homes import Homes
     from mergepoint.apps.cli.inputs import read_inputs
     from mergepoint.apps.cli.origin import check_resumed, origin_of
 
@@ -105,24 +110,19 @@ def run(
     inputs = read_inputs(given, input_file)
     if resume is not None:
         check_resumed(inputs, message, run_id)
-    job = job_of(
-        command,
-        quiet=quiet,
-        origin=origin_of(resume=resume, reuse=reuse, replay=replay, out=out),
-        out=out,
-        inputs=inputs,
-        answers=answer,
-    )
+    homes = Homes.at(out, store)
+    origin = origin_of(homes, resume=resume, reuse=reuse, replay=replay)
+    job = job_of(command, homes, quiet=quiet, origin=origin, inputs=inputs, answers=answer)
     job = replace(job, messages=message, seed=seed, run_id=run_id)
     run_job(job, yes=yes, json=json, quiet=quiet)
 
 
 def job_of(
     command: Command,
+    homes: Homes,
     *,
     quiet: bool,
-    origin: Mapping[str, Path],
-    out: Path,
+    origin: Mapping[str, Home] = MappingProxyType({}),
     inputs: Mapping[str, Any] = MappingProxyType({}),
     answers: Sequence[str] = (),
 ) -> Job:
@@ -145,19 +145,16 @@ def job_of(
     if said and not quiet:
         tell(said)
     return Job(
+        command=command,
         tree=tree,
         model=had_model(command.model, base_url=command.base_url),
+        homes=homes,
         inputs=inputs,
-        form=command.form,
-        view=command.view,
         origin=origin,
-        max_concurrency=command.max_concurrency,
         budget=read_budget(command.budget),
         prices=read_prices(command.prices),
         answers=read_answers(answers, tree),
-        out=out,
         source=found.file,
-        command=command,
     )
 
 
@@ -170,12 +167,13 @@ def run_job(
     extra: Mapping[str, Any] | None = None,
 ) -> None:
     """Announce a job, run it, and write what came out; `extra` goes into the JSON."""
-    from mergepoint.apps.cli.announce import announce, calls_by_model
+    from mergepoint.apps.cli.announce import announce, calls_by_model, loops
     from mergepoint.apps.cli.job import carry_out
     from mergepoint.apps.cli.output import put_json
     from mergepoint.apps.cli.summary import put_result, tell_heading, tell_summary, to_json
 
-    announce(calls_by_model(job.tree, job.model), yes=yes, quiet=quiet)
+    calls = calls_by_model(job.tree, job.model)
+    announce(calls, most=loops(job.tree), yes=yes, quiet=quiet)
     finished = carry_out(job, quiet=quiet)
     if json:
         put_json(to_json(finished))

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mergepoint.apps.cli.arguments import RunArgument
 from mergepoint.apps.cli.complete import paths
 from mergepoint.apps.cli.errors import CommandError
-from mergepoint.apps.cli.options import JsonOption, OutOption, RunArgument, TracebackOption
+from mergepoint.apps.cli.options import JsonOption, OutOption, StoreOption, TracebackOption
 
 if TYPE_CHECKING:
+    from mergepoint.apps.cli.homes import Homes
     from mergepoint.record.record import CallRecord
     from mergepoint.record.transcript import Transcript
 
@@ -35,7 +37,8 @@ def show(
         ),
     ] = None,
     *,
-    out: OutOption = Path("runs"),
+    out: OutOption = None,
+    store: StoreOption = None,
     json: JsonOption = False,
     traceback: TracebackOption = False,
 ) -> None:
@@ -43,9 +46,10 @@ def show(
 
     Without PATH it lists the calls: seconds, tokens, words seen, model, path.
     """
+    from mergepoint.apps.cli.homes import Homes
     from mergepoint.apps.cli.output import put, put_json
 
-    transcript = _transcript(run, out)
+    transcript, way_on = _found(run, Homes.at(out, store))
     if path is None:
         if json:
             put_json(_listing(transcript))
@@ -62,19 +66,24 @@ def show(
         raise CommandError(f"run {transcript.run_id}: {error.args[0]}") from error
     if json:
         put_json(to_json(view))
-    else:
-        put(to_text(view).rstrip("\n"))
+        return
+    put(to_text(view).rstrip("\n"))
+    if way_on and view.decided is not None and not view.decided.decision:
+        put(f"\nAnswer it by\n  {way_on}")
 
 
-def _transcript(run: str, out: Path) -> Transcript:
-    """Give the transcript of a file, or of a run; of one that was killed from its journal."""
-    from mergepoint.apps.cli.folders import find_run
+def _found(run: str, homes: Homes) -> tuple[Transcript, str | None]:
+    """Give the transcript of a file, or of a run, and the command that goes on with the run.
+
+    That of a run that was killed is worked out from its journal.
+    """
     from mergepoint.apps.cli.kept import read_kept
     from mergepoint.record.transcript import read_transcript
 
-    if Path(run).is_file() and not (out / run).is_dir():
-        return read_transcript(Path(run))
-    return read_kept(find_run(run, out)).transcript
+    if Path(run).is_file() and run not in [home.run_id for home in homes.all()]:
+        return read_transcript(Path(run)), None
+    kept = read_kept(homes.find(run))
+    return kept.transcript, kept.way_on
 
 
 def _fitting(transcript: Transcript, path: str) -> list[str]:
@@ -92,7 +101,8 @@ def _fitting(transcript: Transcript, path: str) -> list[str]:
 
 
 def _records(transcript: Transcript) -> tuple[CallRecord, ...]:
-    return (*transcript.records, *transcript.failures)
+    aside = (*transcript.questions, *transcript.left_out, *transcript.failures)
+    return (*transcript.records, *aside)
 
 
 def _listing(transcript: Transcript) -> dict[str, Any]:
@@ -114,6 +124,7 @@ def _listing(transcript: Transcript) -> dict[str, Any]:
             }
             for record in _records(transcript)
         ],
+        "open_gates": [record.path for record in transcript.questions],
     }
 
 
@@ -129,7 +140,7 @@ def _table(transcript: Transcript) -> Iterator[str]:
         words = transcript.words_by_path.get(record.path)
         seen = "" if words is None else f"{words:,}"
         tokens = f"{tokens_of(record):,}" if record.kind in ("step", "inner") else ""
-        failed = f"  failed: {record.error['type']}" if record.error else ""
+        failed = f"  failed: {record.error['type']}" if record.error and record.failed else ""
         yield (f"{time:>7}  {tokens:>7}  {seen:>7}  {_who(record):<{wide}}  {record.path}{failed}")
     if transcript.error:
         said = ending(transcript.error).removeprefix("unfinished: ")
@@ -141,5 +152,7 @@ def _who(record: CallRecord) -> str:
     from mergepoint.tree.call import short_label
 
     if record.kind == "gate":
-        return f"decided: {record.value['decision']}"
+        return "waits for a decision" if record.asks else f"decided: {record.value['decision']}"
+    if record.kind == "left_out":
+        return "left out"
     return short_label(record.model) if record.kind == "call" else record.model

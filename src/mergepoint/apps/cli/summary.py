@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from mergepoint.apps.cli.folders import name_of
 from mergepoint.apps.cli.job import Finished
 from mergepoint.apps.cli.output import (
     LABEL,
@@ -57,7 +56,9 @@ def tell_summary(tree: Node, finished: Finished) -> None:
         _tell_usage(transcript)
     for label, file in finished.files.items():
         _line(label, str(file))
-    _line("look inside", f"mergepoint show {name_of(finished.folder)} PATH")
+    if finished.home.folder is None:
+        _line("kept as", finished.home.place)
+    _line("look inside", f"mergepoint show {finished.home.name} PATH")
     if transcript.offline:
         tell()
         tell(_OFFLINE, style="yellow")
@@ -70,8 +71,10 @@ def to_json(finished: Finished) -> dict[str, Any]:
         "status": "done",
         **{key: data[key] for key in _TOLD},
         "calls": finished.transcript.model_calls,
+        "left_out": [record.path for record in finished.transcript.left_out],
         "seconds": round(finished.seconds, 3),
         **{label: str(file) for label, file in finished.files.items()},
+        "store": str(finished.home.store),
     }
 
 
@@ -112,11 +115,12 @@ def _saving(transcript: Transcript) -> str:
 
 
 def _calls(transcript: Transcript) -> str:
-    """Say how many models and functions were called, and how often a person decided."""
+    """Say how many models and functions were called, what was not, how often a person decided."""
     kinds = Counter(record.kind for record in transcript.records)
     parts = [count(transcript.model_calls, "call")]
     parts += [count(kinds["call"], "function")] if kinds["call"] else []
     parts += [count(kinds["gate"], "decision")] if kinds["gate"] else []
+    parts += [f"{len(left_out):,} left out"] if (left_out := transcript.left_out) else []
     return ", ".join(parts)
 
 

@@ -16,7 +16,7 @@ from mergepoint.tree.loop import Loop
 from mergepoint.tree.node import Node, children, root_path
 from mergepoint.tree.step import Step
 
-Phase = Literal["waiting", "running", "done", "failed"]
+Phase = Literal["waiting", "running", "done", "failed", "left out"]
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +34,7 @@ class Part:
     running: int = 0
     done: int = 0
     failed: int = 0
+    left_out: int = 0
     tokens: int = 0
     model: str = ""
     asked: bool = False
@@ -54,9 +55,12 @@ class Part:
             return "failed"
         if self.running:
             return "running"
-        if self.done >= self.calls:
+        if self.left_out and not self.parts:
+            return "left out"
+        ended = self.done + self.left_out
+        if ended >= self.calls or (ended and self.over):
             return "done"
-        return "running" if self.done else "waiting"
+        return "running" if ended else "waiting"
 
     @property
     def most(self) -> int:
@@ -70,7 +74,7 @@ class Part:
 
     def seconds(self, now: float) -> float | None:
         """Give the time from its first call's start to its last one's end, or to now."""
-        if self.started is None:
+        if self.started is None or self.phase == "left out":
             return None
         over = self.phase in ("done", "failed") and not self.running and self.ended is not None
         return (self.ended if over and self.ended is not None else now) - self.started
@@ -132,6 +136,7 @@ class Watch:
                 above.tokens += event.tokens
                 above.done += event.kind == "end"
                 above.failed += event.kind == "error"
+                above.left_out += event.kind == "left_out"
 
     def _decide(self, gate: Part, event: Event, now: float) -> None:
         """Take in that a person is asked, or has answered; that is no call."""

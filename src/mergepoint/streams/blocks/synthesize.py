@@ -13,7 +13,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, RootModel
 
-from mergepoint.streams.ballot import ADDS, Ballot, decide
+from mergepoint.streams.asked_strategies import Choose, Combine, choose, combine
+from mergepoint.streams.asking import places
+from mergepoint.streams.ballot import ADDS, Ballot, elected
 from mergepoint.streams.block import block
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.decided import decided
@@ -51,7 +53,10 @@ class Concat(Grouped):
 Strategy = Callable[[Thing, Sequence[Thing], Any, BlockContext], Awaitable[Thing]]
 
 
-class Synthesize(RootModel[Annotated[TopK | Majority | Concat, Field(discriminator="strategy")]]):
+Chosen = Annotated[TopK | Majority | Concat | Combine | Choose, Field(discriminator="strategy")]
+
+
+class Synthesize(RootModel[Chosen]):
     """A strategy and what belongs to it."""
 
 
@@ -68,11 +73,7 @@ async def majority(
     joined: Thing, members: Sequence[Thing], params: Majority, ctx: BlockContext
 ) -> Thing:
     """Take the answer that most give."""
-    decision = decide(members, params, lambda: ctx.rng(joined))
-    counted = joined.plus(decision.props)
-    if decision.winner is None:
-        return counted.plus(status="stuck", reason="several answers have as many votes")
-    return counted.redrafted(decision.winner.content)
+    return elected(joined, members, params, lambda: ctx.rng(joined))
 
 
 async def concat(
@@ -88,7 +89,13 @@ async def concat(
     return joined.redrafted(params.separator.join(texts))
 
 
-STRATEGIES: Mapping[type[Any], Strategy] = {TopK: top_k, Majority: majority, Concat: concat}
+STRATEGIES: Mapping[type[Any], Strategy] = {
+    TopK: top_k,
+    Majority: majority,
+    Concat: concat,
+    Combine: combine,
+    Choose: choose,
+}
 
 
 def _needs(params: Synthesize) -> list[str]:
@@ -99,6 +106,8 @@ def _needs(params: Synthesize) -> list[str]:
             return [name for name in (by, weight, best_by) if name not in (None, CONTENT)]
         case Concat(order_by=order_by):
             return [] if order_by is None else [order_by]
+        case Combine(prompt=prompt, system=system) | Choose(prompt=prompt, system=system):
+            return places(prompt, system, extra=["listed", "count"])
 
 
 def _adds(params: Synthesize) -> list[str]:
@@ -107,8 +116,10 @@ def _adds(params: Synthesize) -> list[str]:
             return ["strategy", "winner", by]
         case Majority():
             return ["strategy", *ADDS]
-        case Concat():
+        case Concat() | Combine():
             return ["strategy"]
+        case Choose():
+            return ["strategy", "winner", "choice", "reason"]
 
 
 @block("synthesize", params=Synthesize, needs=_needs, adds=_adds, in_order=True)
@@ -119,8 +130,10 @@ async def synthesize(
 
     Strategies: `top_k` (the best, or a list of the best; writes `winner`, the id of the best, and
     its number), `majority` (as vote does; writes `votes`, `agreement`, `lead` and `tie`) and
-    `concat` (one text of all). All write `strategy`. Members that failed are left out; where all
-    did, the Thing gets the status `failed` and the `reason`.
+    `concat` (one text of all); and two that ask a model: `combine` (one text written of all) and
+    `choose` (the one that it chooses; writes `winner`, `choice`, its number, and `reason`; Chen et
+    al. 2023, https://arxiv.org/abs/2311.17311). All write `strategy`. Members that failed are left
+    out; where all did, the Thing gets the status `failed` and the `reason`.
     """
     chosen = params.root
     strategy = STRATEGIES[type(chosen)]

@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 from pydantic import Field, model_validator
 
-from mergepoint.streams.ballot import ADDS, Ballot, decide
+from mergepoint.streams.ballot import ADDS, Ballot, elected
 from mergepoint.streams.block import block
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.decided import decided
@@ -50,11 +50,7 @@ async def vote(
     """
 
     async def made(joined: Thing, members: Sequence[Thing]) -> Thing:
-        decision = decide(members, params, lambda: ctx.rng(joined))
-        counted = joined.plus(decision.props)
-        if decision.winner is None:
-            return counted.plus(status="stuck", reason="several answers have as many votes")
-        return counted.redrafted(decision.winner.content)
+        return elected(joined, members, params, lambda: ctx.rng(joined))
 
     enough = enough_of(params.stop, params)
     async with aclosing(decided(items, params, ctx, made, enough=enough)) as winners:

@@ -41,14 +41,14 @@ def merged(
     news = Bell()
     lanes = [Lane(items, limit=1 + prefetch, told=news.ring) for items in inputs]
     choose = _smallest(key) if key is not None else _CHOICES[order]
-    round_robin = key is None and order != "declared"
+    rotates = key is None and order != "declared"
 
     async def abandon() -> None:
         async with AsyncExitStack() as stack:
             for lane in lanes:
                 stack.push_async_callback(lane.intake.abandon)
 
-    return Stream(_merge(lanes, news, choose, rotating=round_robin), abandon)
+    return Stream(_merge(lanes, news, choose, rotating=rotates), abandon)
 
 
 Lanes = Sequence[Lane[T]]

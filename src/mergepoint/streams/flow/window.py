@@ -79,6 +79,7 @@ class Window(Generic[T, R]):
         """Give the results. Once this generator is over, nothing of it is alive."""
         self._start(asyncio.get_running_loop())
         ready, fans, room = self._ready, self._fans, self._room
+        task: Task | None = None
         raised: BaseException | None = None
         try:
             while self._held or not self._pump.over:
@@ -109,7 +110,9 @@ class Window(Generic[T, R]):
             raised = error
             raise
         finally:
-            await self._end(raised)
+            end = self._end(raised)
+            task = raised = None  # an error that holds this frame must not be held by it
+            await end
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._copy = copy_context().copy

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mergepoint.apps.cli.complete import journals
 from mergepoint.apps.cli.errors import WRONG, CommandError
-from mergepoint.apps.cli.options import JsonOption, OutOption, TracebackOption
+from mergepoint.apps.cli.home import JOURNAL, TRANSCRIPT
+from mergepoint.apps.cli.options import JsonOption, OutOption, StoreOption, TracebackOption
 
 if TYPE_CHECKING:
+    from mergepoint.apps.cli.home import Home
+    from mergepoint.apps.cli.homes import Homes
     from mergepoint.record.check import Problem
 
 EXAMPLES = (
@@ -35,46 +37,50 @@ def check(
     all_: Annotated[
         bool, typer.Option("--all", help="Every run in DIR.", show_default=False)
     ] = False,
-    out: OutOption = Path("runs"),
+    out: OutOption = None,
+    store: StoreOption = None,
     json: JsonOption = False,
     traceback: TracebackOption = False,
 ) -> None:
-    """Read runs as they are on disk, and say everything that is wrong, with file and line.
+    """Read runs as they were written, and say everything that is wrong, with file and line.
 
     Looked at are the checksum of every line, the form of header and records, that each record
     belongs to the run, and that transcript.json says the same. Code 3 where something is wrong.
     """
-    from mergepoint.apps.cli.folders import JOURNAL, TRANSCRIPT
+    from mergepoint.apps.cli.homes import Homes
     from mergepoint.apps.cli.output import put_json, tell
-    from mergepoint.record.check import check_run
 
-    found = {
-        folder: check_run(folder, journal=JOURNAL, transcript=TRANSCRIPT)
-        for folder in _folders(runs, out, every=all_)
-    }
+    homes = Homes.at(out, store)
+    found = {home: _problems(home) for home in _named(runs, homes, every=all_)}
     if json:
         put_json([_facts(*one) for one in found.items()])
     else:
         for one in found.items():
             _tell(*one)
         if not found:
-            tell(f"there are no runs in {out}")
+            tell(f"there are no runs in {homes}")
     if any(found.values()):
         raise typer.Exit(WRONG)
 
 
-def _folders(runs: Sequence[str], out: Path, *, every: bool) -> list[Path]:
-    from mergepoint.apps.cli.folders import find_run, run_folders
-
+def _named(runs: Sequence[str], homes: Homes, *, every: bool) -> list[Home]:
     if bool(runs) == every:
         raise CommandError("name the runs to check, or give --all")
-    return run_folders(out) if every else [find_run(run, out) for run in runs]
+    return homes.all() if every else [homes.find(run) for run in runs]
 
 
-def _facts(folder: Path, problems: list[Problem]) -> dict[str, object]:
+def _problems(home: Home) -> list[Problem]:
+    from mergepoint.record.check import check_rows, check_run
+
+    if home.folder is None:
+        return check_rows(home.rows, home.run_id)
+    return check_run(home.folder, journal=JOURNAL, transcript=TRANSCRIPT)
+
+
+def _facts(home: Home, problems: list[Problem]) -> dict[str, object]:
     return {
-        "run_id": folder.name,
-        "folder": str(folder),
+        "run_id": home.run_id,
+        "folder": None if home.folder is None else str(home.folder),
         "fine": not problems,
         "problems": [
             {"file": str(one.file), "line": one.line, "problem": one.what} for one in problems
@@ -82,13 +88,12 @@ def _facts(folder: Path, problems: list[Problem]) -> dict[str, object]:
     }
 
 
-def _tell(folder: Path, problems: list[Problem]) -> None:
-    from mergepoint.apps.cli.folders import name_of
+def _tell(home: Home, problems: list[Problem]) -> None:
     from mergepoint.apps.cli.output import put, tell
 
     if not problems:
-        put(f"{folder.name}: fine")
+        put(f"{home.run_id}: fine")
     for problem in problems:
         put(str(problem))
-    if problems:
-        tell(f"what can be kept is kept by: mergepoint runs repair {name_of(folder)}")
+    if problems and home.folder is not None:
+        tell(f"what can be kept is kept by: mergepoint runs repair {home.name}")

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from mergepoint.apps.cli.arguments import JournalArgument
 from mergepoint.apps.cli.errors import CommandError
-from mergepoint.apps.cli.options import JournalArgument, OutOption, TracebackOption
+from mergepoint.apps.cli.options import OutOption, StoreOption, TracebackOption
 
 EXAMPLES = (
     "mergepoint runs export last | jq -r .steps[].response",
@@ -24,22 +25,23 @@ def export(
     to: Annotated[
         Path, typer.Option("--to", metavar="FILE", help="A file, or '-' for stdout.")
     ] = STDOUT,
-    out: OutOption = Path("runs"),
+    out: OutOption = None,
+    store: StoreOption = None,
     traceback: TracebackOption = False,
 ) -> None:
     """Write the transcript that a run's journal gives, as JSON; of a killed run too.
 
-    Of a run that did not get to its end, text and outputs are empty and the error is of type
-    "Unfinished".
+    Of a run that did not get to its end, text and outputs are empty. Its error is of type
+    "GateOpen" where it waits for decisions alone, else of type "Unfinished".
     """
-    from mergepoint.apps.cli.folders import JOURNAL, find_journal
+    from mergepoint.apps.cli.homes import Homes
     from mergepoint.apps.cli.output import put_json, tell
     from mergepoint.record.export import transcript_of
-    from mergepoint.record.plain import jsonable
-    from mergepoint.record.read_journal import read_journal
+    from mergepoint.record.jsonable import jsonable
     from mergepoint.record.transcript import write_transcript
 
-    transcript = transcript_of(*read_journal(find_journal(run, out) / JOURNAL))
+    home = Homes.at(out, store).find_journal(run)
+    transcript = transcript_of(*home.store.read(home.run_id))
     if to == STDOUT:
         put_json(jsonable(transcript.to_json()))
         return

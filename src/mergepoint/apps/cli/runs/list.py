@@ -1,13 +1,12 @@
-"""`mergepoint runs list`: all runs on disk, those that were killed too."""
+"""`mergepoint runs list`: all runs, those that were killed too."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mergepoint.apps.cli.options import JsonOption, OutOption, TracebackOption
+from mergepoint.apps.cli.options import JsonOption, OutOption, StoreOption, TracebackOption
 
 if TYPE_CHECKING:
     from mergepoint.apps.cli.kept import Kept, Unreadable
@@ -15,11 +14,13 @@ if TYPE_CHECKING:
 EXAMPLES = (
     "mergepoint runs list",
     "mergepoint runs list -n 5",
+    "mergepoint runs list --store sqlite:///runs.db",
     "mergepoint runs list --json | jq -r '.[] | select(.state == \"unfinished\").run_id'",
 )
 
 _HEAD = ("run", "started", "state", "calls", "tokens", "cost", "tree")
 _RIGHT = ("calls", "tokens", "cost")
+_TOLD = ("failed", "unfinished", "waiting")
 
 Row = tuple[str, ...]
 
@@ -30,24 +31,27 @@ def list_(
         int | None,
         typer.Option("-n", metavar="N", min=1, help="The newest N.", show_default=False),
     ] = None,
-    out: OutOption = Path("runs"),
+    out: OutOption = None,
+    store: StoreOption = None,
     json: JsonOption = False,
     traceback: TracebackOption = False,
 ) -> None:
-    """List the runs in DIR, the newest first: done, failed, running now, or killed.
+    """List the runs, the newest first: done, waiting at a gate, failed, running now, or killed.
 
-    A run is unfinished when its process is gone and a call has no answer; `mergepoint resume`
-    goes on with it.
+    A run is unfinished when its process is gone and a call has no answer; it waits when nothing but
+    decisions is missing. `mergepoint resume` goes on with it.
     """
-    from mergepoint.apps.cli.kept import kept_in
+    from mergepoint.apps.cli.homes import Homes
+    from mergepoint.apps.cli.kept import all_kept
     from mergepoint.apps.cli.output import put_json, put_row, tell
 
-    found = list(kept_in(out, most=number))
+    homes = Homes.at(out, store)
+    found = list(all_kept(homes, most=number))
     if json:
         put_json([_facts(run) for run in found])
         return
     if not found:
-        tell(f"there are no runs in {out}")
+        tell(f"there are no runs in {homes}")
         return
     rows = [_HEAD, *map(_row, found)]
     shown = [column for column in range(len(_HEAD)) if any(row[column] for row in rows[1:])]
@@ -64,14 +68,15 @@ def _facts(run: Kept | Unreadable) -> dict[str, Any]:
     from mergepoint.apps.cli.kept import Kept
 
     if not isinstance(run, Kept):
-        return {"run_id": run.folder.name, "state": "damaged", "problem": run.problem}
+        return {"run_id": run.home.run_id, "state": "damaged", "problem": run.problem}
     return {
-        "run_id": run.folder.name,
+        "run_id": run.home.run_id,
         "state": run.stage,
         "created_at": run.transcript.created_at,
         "tree": run.transcript.tree["path"],
-        "calls": len(run.transcript.records),
-        "of": len(run.paths),
+        "calls": run.answered,
+        "of": run.total,
+        "open_gates": run.open_gates,
         "tokens": run.tokens,
         "cost": run.cost,
         "offline": run.transcript.offline,
@@ -87,19 +92,19 @@ def _row(run: Kept | Unreadable) -> Row:
 
     if not isinstance(run, Kept):
         blank = [""] * (len(_HEAD) - 3)
-        return (run.folder.name, "", "damaged", *blank, brief(run.problem, 500))
+        return (run.home.run_id, "", "damaged", *blank, brief(run.problem, 500))
     offline = " (offline)" if run.transcript.offline else ""
-    said = ending(run.transcript.error) if run.stage in ("failed", "unfinished") else ""
+    said = ending(run.transcript.error) if run.stage in _TOLD else ""
     return (
-        run.folder.name,
+        run.home.run_id,
         local_time(run.transcript.created_at),
         run.stage,
-        f"{len(run.transcript.records):,}/{len(run.paths):,}",
+        f"{run.answered:,}" if run.total is None else f"{run.answered:,}/{run.total:,}",
         f"{run.tokens:,}",
         "" if run.cost is None else money(run.cost),
         f"{run.transcript.tree['path']}{offline}",
         *(
-            [brief(said.removeprefix(f"{run.stage}: ").removeprefix("failed "), 500)]
+            [brief(said.removeprefix(f"{run.stage}: ").removeprefix(f"{run.stage} "), 500)]
             if said
             else []
         ),

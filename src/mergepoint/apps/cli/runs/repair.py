@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mergepoint.apps.cli.errors import Declined
-from mergepoint.apps.cli.options import JournalArgument, JsonOption, OutOption, TracebackOption
+from mergepoint.apps.cli.arguments import JournalArgument
+from mergepoint.apps.cli.errors import CommandError, Declined
+from mergepoint.apps.cli.home import JOURNAL, TRANSCRIPT
+from mergepoint.apps.cli.options import JsonOption, OutOption, StoreOption, TracebackOption
 
 if TYPE_CHECKING:
+    from mergepoint.apps.cli.home import Home
     from mergepoint.record.repair import Repair
 
 EXAMPLES = ("mergepoint runs repair last", "mergepoint runs repair last --yes --json")
@@ -23,7 +26,8 @@ def repair(
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do not ask.", show_default=False)
     ] = False,
-    out: OutOption = Path("runs"),
+    out: OutOption = None,
+    store: StoreOption = None,
     json: JsonOption = False,
     traceback: TracebackOption = False,
 ) -> None:
@@ -33,11 +37,11 @@ def repair(
     kill leaves it, is cut off too. Says what is lost; on a terminal you are asked. A run that is
     being written is refused.
     """
-    from mergepoint.apps.cli.folders import JOURNAL, find_journal
-    from mergepoint.apps.cli.output import put, put_json, tell
+    from mergepoint.apps.cli.homes import Homes
+    from mergepoint.apps.cli.output import put_json, tell
     from mergepoint.record.repair import repairing
 
-    folder = find_journal(run, out)
+    folder = _folder(Homes.at(out, store).find_journal(run))
     with repairing(folder / JOURNAL) as found:
         for line in _what(found):
             tell(line)
@@ -47,7 +51,21 @@ def repair(
         transcript = _transcript(folder)
     if json:
         put_json({"run_id": folder.name, **_facts(found, copy, transcript)})
-        return
+    else:
+        _put(folder, found, copy, transcript)
+
+
+def _folder(home: Home) -> Path:
+    if home.folder is None:
+        raise CommandError(
+            f"{home.place}: a row of a database is not repaired here; restore it from a backup"
+        )
+    return home.folder
+
+
+def _put(folder: Path, found: Repair, copy: Path | None, transcript: Path | None) -> None:
+    from mergepoint.apps.cli.output import put
+
     if copy is not None:
         put(f"kept as it was in {copy}")
     if found.needed:
@@ -94,7 +112,6 @@ def _ask(*, yes: bool) -> None:
 
 def _transcript(folder: Path) -> Path | None:
     """Write the transcript anew where there is none or it differs, and give its path."""
-    from mergepoint.apps.cli.folders import JOURNAL, TRANSCRIPT
     from mergepoint.record.check import compared
     from mergepoint.record.export import transcript_of
     from mergepoint.record.read_journal import read_journal

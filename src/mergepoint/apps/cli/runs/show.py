@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mergepoint.apps.cli.options import JournalArgument, JsonOption, OutOption, TracebackOption
+from mergepoint.apps.cli.arguments import JournalArgument
+from mergepoint.apps.cli.options import JsonOption, OutOption, StoreOption, TracebackOption
 
 if TYPE_CHECKING:
     from mergepoint.apps.cli.kept import Kept
@@ -29,13 +29,34 @@ class At:
     calls: tuple[CallRecord, ...]
     inside: tuple[CallRecord, ...]
     called: bool  # whether the tree calls something here; a block does not
+    open: bool = False  # whether a gate waits here
+    over: bool = False  # whether the run is done
 
     @property
     def state(self) -> str:
-        """Give `answered`, `failed`, or `missing`; nothing for a block."""
+        """Give `answered`, `waiting`, `left out`, `failed`, or nothing for a block.
+
+        What has no record is `missing`, in a run that is done `not made`.
+        """
+        if self.open:
+            return "waiting"
         if any(call.answered for call in self.calls):
             return "answered"
-        return ("failed" if self.calls else "missing") if self.called else ""
+        if any(call.kind == "left_out" for call in self.calls):
+            return "left out"
+        if self.calls:
+            return "failed"
+        return ("not made" if self.over else "missing") if self.called else ""
+
+    @property
+    def last(self) -> CallRecord | None:
+        """Give the answer or decision that came last."""
+        return next((call for call in reversed(self.calls) if call.answered), None)
+
+    @property
+    def failures(self) -> list[CallRecord]:
+        """Give the attempts that failed."""
+        return [call for call in self.calls if call.failed]
 
     @property
     def tokens(self) -> int:
@@ -48,41 +69,45 @@ class At:
     def cost(self) -> float | None:
         """Give the cost in USD of the last answer, or of the models inside."""
         known = [call.cost for call in self.inside if call.cost is not None]
-        last = next((call for call in reversed(self.calls) if call.answered), None)
-        return sum(known) if known else None if last is None else last.cost
+        return sum(known) if known else None if self.last is None else self.last.cost
 
 
 def show(
     run: JournalArgument,
     *,
-    out: OutOption = Path("runs"),
+    out: OutOption = None,
+    store: StoreOption = None,
     json: JsonOption = False,
     traceback: TracebackOption = False,
 ) -> None:
     """Show what a run began with and how far it came: every path, answered or not.
 
+    Of a gate that waits for a decision it shows exactly what would be kept, and how to answer.
     What a single call saw is shown by `mergepoint show`.
     """
-    from mergepoint.apps.cli.folders import find_run
+    from mergepoint.apps.cli.homes import Homes
     from mergepoint.apps.cli.kept import read_kept
     from mergepoint.apps.cli.output import put, put_json
 
-    kept = read_kept(find_run(run, out))
+    kept = read_kept(Homes.at(out, store).find(run))
     if json:
         put_json(_facts(kept))
         return
     for label, text in _head(kept):
         put(f"{label:<9} {text}".rstrip())
     put("")
-    for line in _tree(kept):
+    for line in (*_tree(kept), *_questions(kept)):
         put(line)
 
 
 def _facts(kept: Kept) -> dict[str, Any]:
+    from mergepoint.apps.cli.gates import asked
+
     transcript = kept.transcript
     return {
         "run_id": kept.run_id,
-        "folder": str(kept.folder),
+        "folder": None if kept.home.folder is None else str(kept.home.folder),
+        "store": str(kept.home.store),
         "state": kept.stage,
         "created_at": transcript.created_at,
         "seed": transcript.seed,
@@ -93,18 +118,19 @@ def _facts(kept: Kept) -> dict[str, Any]:
         "error": transcript.error if kept.stage != "running" else None,
         "calls": [_call(at) for at in _paths(kept) if at.state],
         "missing": kept.missing,
+        "questions": [asked(one).to_plain() for one in kept.transcript.questions],
+        "resume": kept.way_on,
     }
 
 
 def _call(at: At) -> dict[str, Any]:
-    last = next((call for call in reversed(at.calls) if call.answered), None)
-    failed = [call.error for call in at.calls if call.error]
+    last, failed = at.last, at.failures
     return {
         "path": at.path,
         "state": at.state,
         "kind": at.calls[-1].kind if at.calls else None,
         "failed_attempts": len(failed),
-        "last_error": failed[-1] if failed else None,
+        "last_error": failed[-1].error if failed else None,
         "source": None if last is None else last.source,
         "model": at.calls[-1].model if at.calls else None,
         "seconds": None if last is None else round(max(0.0, last.ended - last.started), 6),
@@ -114,7 +140,6 @@ def _call(at: At) -> dict[str, Any]:
 
 
 def _head(kept: Kept) -> Iterator[tuple[str, str]]:
-    from mergepoint.apps.cli.folders import how_to_resume
     from mergepoint.apps.cli.kept import ending, local_time
     from mergepoint.apps.cli.output import brief, count, money
 
@@ -126,7 +151,11 @@ def _head(kept: Kept) -> Iterator[tuple[str, str]]:
     said = kept.stage if kept.stage == "running" else brief(ending(transcript.error), _BRIEF)
     yield "state", said
     tried = len(transcript.failures)
-    facts = [f"{len(transcript.records):,} of {len(kept.paths):,} answered"]
+    of = "" if kept.total is None else f" of {kept.total:,}"
+    decided = sum(record.kind == "gate" for record in transcript.records)
+    facts = [f"{kept.answered:,}{of} answered"]
+    facts += [count(decided, "decision")] if decided else []
+    facts += [f"{len(left_out):,} left out"] if (left_out := transcript.left_out) else []
     facts += [count(tried, "failed attempt")] if tried else []
     facts += [f"{kept.tokens:,} tokens"]
     facts += [] if kept.cost is None else [money(kept.cost)]
@@ -137,11 +166,13 @@ def _head(kept: Kept) -> Iterator[tuple[str, str]]:
         label = ""
     if transcript.messages:
         yield "opened by", count(len(transcript.messages), "message")
-    files = sorted(file.name for file in kept.folder.iterdir() if file.is_file())
-    yield "files", f"{kept.folder}: {', '.join(files)}"
-    if kept.goes_on:
-        for line in how_to_resume(kept.folder):
-            yield "go on", line
+    if kept.home.folder is None:
+        yield "kept in", str(kept.home.store)
+    else:
+        files = sorted(file.name for file in kept.home.folder.iterdir() if file.is_file())
+        yield "files", f"{kept.home.folder}: {', '.join(files)}"
+    if way_on := kept.way_on:
+        yield "go on", way_on
 
 
 def _paths(kept: Kept) -> list[At]:
@@ -155,12 +186,15 @@ def _paths(kept: Kept) -> list[At]:
         level = inner
         for name in path.split("/"):
             level = level.setdefault(name, {})
+    waiting, over = kept.open_gates, kept.stage == "done"
     return [
         At(
             path,
             tuple(call for call in calls.get(path, ()) if call.kind != "inner"),
             tuple(call for call in calls.get(path, ()) if call.kind == "inner"),
-            path in leaves or path in calls,
+            called=path in leaves or path in calls,
+            open=path in waiting,
+            over=over,
         )
         for path in _walk(inner, "")
     ]
@@ -183,18 +217,35 @@ def _tree(kept: Kept) -> Iterator[str]:
 def _said(at: At) -> str:
     from mergepoint.apps.cli.output import brief, clock, count
 
-    if not at.state:
-        return ""
-    failed = [call.error for call in at.calls if call.error]
-    tries = count(len(failed), "failed attempt") if failed else ""
-    if at.state == "answered":
-        last = next(call for call in reversed(at.calls) if call.answered)
+    if at.state in ("", "waiting"):
+        return "" if not at.state else "waits for a decision"
+    if at.state == "left out":
+        return _left_out(at.calls[-1].error or {})
+    tries = count(len(at.failures), "failed attempt") if at.failures else ""
+    if at.last is not None:
         tokens = at.tokens
-        seconds = clock(max(0.0, last.ended - last.started))
-        kind = last.kind if last.kind != "step" else ""
-        facts = ["answered", kind, last.source, seconds, f"{tokens:,} tokens" if tokens else ""]
+        seconds = clock(max(0.0, at.last.ended - at.last.started))
+        kind = at.last.kind if at.last.kind != "step" else ""
+        if kind == "gate":
+            return f"decided   {at.last.value['decision']}  {at.last.source}".rstrip()
+        facts = ["answered", kind, at.last.source, seconds, f"{tokens:,} tokens" if tokens else ""]
         return "  ".join(fact for fact in (*facts, tries) if fact)
-    if failed:
-        said = brief(f"{failed[-1]['type']}: {failed[-1]['message']}", _BRIEF)
+    if at.failures:
+        error = at.failures[-1].error or {}
+        said = brief(f"{error['type']}: {error['message']}", _BRIEF)
         return f"failed    {tries}, {said}"
-    return "no answer"
+    return "not made" if at.state == "not made" else "no answer"
+
+
+def _left_out(error: Mapping[str, Any]) -> str:
+    from mergepoint.models.account import shown
+
+    return f"left out  the budget of {error['path']}, {shown(error['kind'], error['limit'])}"
+
+
+def _questions(kept: Kept) -> Iterator[str]:
+    """Give what the open gates ask: exactly what would be kept."""
+    from mergepoint.apps.cli.gates import asked, told_question
+
+    for record in kept.transcript.questions:
+        yield from told_question(asked(record))

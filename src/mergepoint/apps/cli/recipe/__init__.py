@@ -1,0 +1,1 @@
+"""`mergepoint recipe`: list, show, draw, check and run recipes of streams."""

@@ -1,0 +1,71 @@
+"""annotate: props that a model reads out of each Thing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from mergepoint.streams.asking import Asking, asked, failing, places
+from mergepoint.streams.block import block
+from mergepoint.streams.context import BlockContext
+from mergepoint.streams.reading import failed
+from mergepoint.streams.thing import Thing
+
+Type = Literal["text", "number", "whole", "flag", "list"]
+_TYPES: dict[str, Any] = {
+    "text": str,
+    "number": float,
+    "whole": int,
+    "flag": bool,
+    "list": list[str],
+}
+
+
+class Annotate(Asking):
+    """Which props are read, and how they are asked for."""
+
+    prompt: str = Field(
+        default="Read this and fill in what is asked for.\n\n{{ content }}",
+        description="asks for the fields",
+    )
+    fields: dict[str, Type | list[str]] = Field(
+        min_length=1, description="props by name: their type, or the words they may be"
+    )
+
+
+@block(
+    "annotate",
+    params=Annotate,
+    needs=lambda params: places(params.prompt, params.system),
+    adds=lambda params: list(params.fields),
+)
+async def annotate(
+    items: AsyncIterator[Thing], params: Annotate, ctx: BlockContext
+) -> AsyncIterator[Thing]:
+    """Ask a model for named props of each Thing, and write them.
+
+    Where a model does not give them all, the status is `failed`, with the `reason`.
+    """
+    schema = schema_of(params.fields)
+
+    async def one(thing: Thing) -> Thing:
+        if failed(thing):
+            return thing
+        found = await asked(ctx, thing, params, params.prompt, schema=schema)
+        if found.value is None:
+            return failing(thing, found.reason)
+        return thing.plus(found.value.model_dump(mode="json"))
+
+    async for made in ctx.map(items, one):
+        yield made
+
+
+def schema_of(fields: dict[str, Any]) -> type[BaseModel]:
+    """Give the model of an answer with these fields."""
+    types: dict[str, Any] = {
+        name: (Literal[tuple(kind)] if isinstance(kind, list) else _TYPES[kind], ...)
+        for name, kind in fields.items()
+    }
+    return create_model("Fields", __config__=ConfigDict(extra="forbid"), **types)

@@ -1,0 +1,64 @@
+"""Drawn: a planned recipe as lines and as a Mermaid drawing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from mergepoint.streams.planned import PlannedRecipe, PlannedStage
+
+
+def stage_lines(planned: PlannedRecipe, depth: int = 0) -> Iterator[str]:
+    """Give a line for each stage with what it is told, and a recipe's stages below its own."""
+    for stage in planned.stages:
+        indent = "  " * depth
+        if isinstance(stage, PlannedRecipe):
+            yield f"{indent}{stage.stage_id}{_round(stage)}"
+            yield from stage_lines(stage, depth + 1)
+            continue
+        given = stage.params.model_dump(mode="json", exclude_unset=True)
+        told = ", ".join(f"{name}={_short(value)}" for name, value in given.items())
+        width = f"  {stage.width} at once" if stage.width > 1 else ""
+        yield f"{indent}{stage.stage_id}  {told}{width}".rstrip()
+
+
+def to_mermaid(planned: PlannedRecipe) -> str:
+    """Give a recipe as a Mermaid flowchart; recipes inside of it are boxes around their stages.
+
+    Names that several places share are told apart by their stage ids.
+    """
+    lines = ["flowchart TD"]
+    lines += _drawn(planned, 1)
+    ids = [_name(stage) for stage in planned.blocks()]
+    lines += [f"    {one} --> {two}" for one, two in pairwise(ids)]
+    for inner in (planned, *(one for one in planned.walk() if isinstance(one, PlannedRecipe))):
+        own = list(inner.blocks())
+        if inner.recipe.recurrent and own:
+            lines.append(f"    {_name(own[-1])} -. again .-> {_name(own[0])}")
+    return "\n".join(lines) + "\n"
+
+
+def _drawn(planned: PlannedRecipe, depth: int) -> Iterator[str]:
+    indent = "    " * depth
+    yield f'{indent}subgraph {_name(planned)}["{planned.recipe.name}{_round(planned)}"]'
+    for stage in planned.stages:
+        if isinstance(stage, PlannedRecipe):
+            yield from _drawn(stage, depth + 1)
+        else:
+            sides = ("{{", "}}") if stage.barrier else ("[", "]")
+            yield f'{indent}    {_name(stage)}{sides[0]}"{stage.kind.name}"{sides[1]}'
+    yield f"{indent}end"
+
+
+def _name(stage: PlannedStage | PlannedRecipe) -> str:
+    return stage.stage_id.replace(".", "_")
+
+
+def _round(planned: PlannedRecipe) -> str:
+    most = planned.rails.max_iterations
+    return f" (goes round, {most} times at most)" if planned.recipe.recurrent else ""
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

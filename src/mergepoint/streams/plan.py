@@ -1,0 +1,171 @@
+"""plan: find and check everything that a recipe names, before anything of it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+
+from mergepoint.core.errors import RecipeError
+from mergepoint.core.path import nearest
+from mergepoint.streams.block_type import BlockType
+from mergepoint.streams.gather import Gather
+from mergepoint.streams.knobs import Location, knob_faults, turned
+from mergepoint.streams.library import LIBRARY, Library
+from mergepoint.streams.params import check_params, params_of
+from mergepoint.streams.planned import PlannedRecipe, PlannedStage
+from mergepoint.streams.recipe import MAX_STAGES, Recipe, Stage
+from mergepoint.streams.registry import REGISTRY, Registry
+from mergepoint.tree.budget import as_budget
+
+MAX_DEPTH = 20
+
+
+def plan(
+    recipe: Recipe,
+    knobs: Mapping[str, Any] | None = None,
+    *,
+    registry: Registry = REGISTRY,
+    library: Library = LIBRARY,
+) -> PlannedRecipe:
+    """Give a recipe with its knobs turned and every stage of it found and checked.
+
+    A stage's type is a block of the registry, else a recipe of the library.
+
+    Raises RecipeError that lists every fault with its stage, and file and line where there are
+    any: unknown types, params and knobs, values that do not fit, props that a stage needs and
+    nothing before it adds, a recipe that comes to hold itself.
+    """
+    search = _Search(registry, library)
+    planned = search.recipe(recipe, dict(knobs or {}), recipe.name, (), None)
+    if search.count > MAX_STAGES:
+        search.faults.append(
+            f"{recipe.name}: {search.count:,} stages in all, at most {MAX_STAGES:,}"
+        )
+    if search.faults:
+        raise RecipeError("\n".join(search.faults))
+    return planned
+
+
+@dataclass
+class _Search:
+    """The way through a recipe and those inside of it, with the faults on it."""
+
+    registry: Registry
+    library: Library
+    faults: list[str] = field(default_factory=list)
+    count: int = 0
+
+    def recipe(
+        self,
+        recipe: Recipe,
+        given: Mapping[str, Any],
+        prefix: str,
+        around: tuple[Recipe, ...],
+        stage: Stage | None,
+        model: str | BaseChatModel | None = None,
+    ) -> PlannedRecipe:
+        """Plan a recipe; `around` are those that hold it, the outermost first."""
+        for name, problem in knob_faults(given, recipe.knobs):
+            self._fault(around[-1] if around else recipe, (), prefix, f"{name}: {problem}")
+        values = {**recipe.knobs, **{name: given[name] for name in given if name in recipe.knobs}}
+        stages: list[PlannedStage | PlannedRecipe] = []
+        have = set(recipe.needs)
+        for number in range(1, len(recipe.stages) + 1):
+            found = self._stage(recipe, number, values, prefix, (*around, recipe), model)
+            if found is None:
+                continue
+            self._needs(recipe, number, found, have)
+            have.update(found.adds)
+            stages.append(found)
+        return PlannedRecipe(
+            prefix=prefix,
+            recipe=recipe,
+            stages=tuple(stages),
+            budget=None if stage is None else as_budget(stage.budget),
+        )
+
+    def _stage(
+        self,
+        recipe: Recipe,
+        number: int,
+        values: Mapping[str, Any],
+        prefix: str,
+        around: tuple[Recipe, ...],
+        model: str | BaseChatModel | None,
+    ) -> PlannedStage | PlannedRecipe | None:
+        stage, at = recipe.stages[number - 1], ("stages", number - 1)
+        stage_id = f"{prefix}.stage_{number}.{stage.label}"
+        try:
+            kind = self._found(stage.type)
+        except RecipeError as error:
+            self._fault(recipe, (*at, "type"), stage_id, str(error))
+            return None
+        params = turned(stage.params, values)
+        model = model if stage.model is None else stage.model
+        if isinstance(kind, Recipe):
+            if problem := _holds_itself(kind, around):
+                self._fault(recipe, (*at, "type"), stage_id, problem)
+                return None
+            return self.recipe(kind, params, stage_id, around, stage, model)
+        self.count += 1
+        checked = check_params(kind.params, params)
+        if isinstance(checked, tuple):
+            for fault in checked:
+                where: Location = (*at, "params", *fault.location)
+                self._fault(recipe, where, stage_id, str(fault))
+            return None
+        return PlannedStage(
+            stage_id=stage_id,
+            kind=kind,
+            params=checked,
+            batch=None if stage.batch is None else params_of(Gather, stage.batch, where=stage_id),
+            width=stage.concurrency or recipe.concurrency,
+            model=model,
+            budget=as_budget(stage.budget),
+        )
+
+    def _found(self, wanted: str | BlockType[Any] | Recipe) -> BlockType[Any] | Recipe:
+        if not isinstance(wanted, str):
+            return wanted
+        blocks = self.registry.names()
+        if wanted in blocks:
+            return self.registry.find(wanted)
+        if wanted in self.library:
+            return self.library.find(wanted)
+        known = [*blocks, *self.library.names()]
+        raise RecipeError(
+            f"there is no block and no recipe {wanted!r}{nearest(wanted, known)}; blocks: "
+            f"{', '.join(blocks)}; recipes: {', '.join(self.library.names()) or 'none'}"
+        )
+
+    def _needs(
+        self, recipe: Recipe, number: int, found: PlannedStage | PlannedRecipe, have: Iterable[str]
+    ) -> None:
+        known = sorted(have)
+        for name in found.needs:
+            if name not in known:
+                there = f"; there are: {', '.join(known)}" if known else ""
+                self._fault(
+                    recipe,
+                    ("stages", number - 1),
+                    found.stage_id,
+                    f"needs the prop {name!r}, which nothing before it adds"
+                    f"{nearest(name, known)}{there}; if the items bring it, name it in the "
+                    "recipe's needs",
+                )
+
+    def _fault(self, recipe: Recipe, at: Location, stage_id: str, problem: str) -> None:
+        place = f"{recipe.document.where(at)}: " if recipe.document is not None else ""
+        self.faults.append(f"{place}{stage_id}: {problem}")
+
+
+def _holds_itself(kind: Recipe, around: tuple[Recipe, ...]) -> str | None:
+    """Say that a recipe is one of those around it, at any distance, or None."""
+    chain = [one.name for one in around]
+    if any(one is kind or (one.name == kind.name and one == kind) for one in around):
+        way = " -> ".join([*chain[chain.index(kind.name) :], kind.name])
+        return f"the recipe comes to hold itself: {way}"
+    return f"recipes are {MAX_DEPTH} deep at most" if len(around) >= MAX_DEPTH else None

@@ -1,0 +1,87 @@
+"""Planned: a recipe with every block, param and recipe inside of it found and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from pydantic import BaseModel
+
+from mergepoint.streams.block_type import BlockType
+from mergepoint.streams.gather import Gather
+from mergepoint.streams.params import params_of
+from mergepoint.streams.rails import Rails
+from mergepoint.streams.recipe import Recipe
+from mergepoint.tree.budget import Budget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStage:
+    """A block at its place: `stage_id` is the same in every run."""
+
+    stage_id: str
+    kind: BlockType[Any]
+    params: BaseModel
+    batch: Gather | None
+    width: int
+    model: str | BaseChatModel | None
+    budget: Budget | None
+
+    @property
+    def barrier(self) -> bool:
+        """Say whether nothing leaves it before all has come."""
+        all_at_once = self.batch is not None and self.batch.takes_all
+        return all_at_once or self.kind.barrier(self.params)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Give the props that its items must have."""
+        return self.kind.needs_of(self.params)
+
+    @property
+    def adds(self) -> tuple[str, ...]:
+        """Give the props that what leaves has."""
+        return self.kind.adds_of(self.params)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRecipe:
+    """A recipe at its place, with what its stages came to; `prefix` begins their ids."""
+
+    prefix: str
+    recipe: Recipe
+    stages: tuple[PlannedStage | PlannedRecipe, ...]
+    budget: Budget | None
+
+    @property
+    def rails(self) -> Rails:
+        """Give its limits."""
+        return params_of(Rails, self.recipe.rails, where=self.prefix)
+
+    @property
+    def stage_id(self) -> str:
+        """Give its place."""
+        return self.prefix
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Give the props that its items must have."""
+        return self.recipe.needs
+
+    @property
+    def adds(self) -> tuple[str, ...]:
+        """Give the props that some stage of it adds."""
+        return tuple(dict.fromkeys(name for stage in self.stages for name in stage.adds))
+
+    def walk(self) -> Iterator[PlannedStage | PlannedRecipe]:
+        """Give everything in it, in order, a recipe before what it holds."""
+        for stage in self.stages:
+            yield stage
+            if isinstance(stage, PlannedRecipe):
+                yield from stage.walk()
+
+    def blocks(self) -> Iterator[PlannedStage]:
+        """Give every block in it, in order."""
+        return (stage for stage in self.walk() if isinstance(stage, PlannedStage))

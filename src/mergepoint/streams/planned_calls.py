@@ -1,0 +1,89 @@
+"""Planned calls: models, budgets and digests of a planned recipe, by stage."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+
+from mergepoint.models.identity import identity
+from mergepoint.models.ledger import Ledger
+from mergepoint.models.prices import Prices
+from mergepoint.models.resolve import resolve_model
+from mergepoint.record.record import CallRecord
+from mergepoint.streams.door import path_of
+from mergepoint.streams.planned import PlannedRecipe, PlannedStage
+from mergepoint.streams.reading import canonical
+from mergepoint.tree.budget import LIMITS, Budget
+
+
+def models_of(
+    planned: PlannedRecipe, given: str | BaseChatModel | None
+) -> dict[str, BaseChatModel]:
+    """Give the model of each stage that names one or gets the run's."""
+    named: dict[str, BaseChatModel] = {}
+
+    def resolved(model: str | BaseChatModel) -> BaseChatModel:
+        if not isinstance(model, str):
+            return resolve_model(model)
+        if model not in named:
+            named[model] = resolve_model(model)
+        return named[model]
+
+    wanted = {stage.stage_id: stage.model or given for stage in planned.blocks()}
+    return {at: resolved(model) for at, model in wanted.items() if model is not None}
+
+
+def outline_of(planned: PlannedRecipe | PlannedStage) -> dict[str, Any]:
+    """Give path and name of every stage, in the form of a tree's outline."""
+    inside = planned.stages if isinstance(planned, PlannedRecipe) else ()
+    name = planned.recipe.name if isinstance(planned, PlannedRecipe) else planned.kind.name
+    return {
+        "path": path_of(planned.stage_id),
+        "kind": "block",
+        "merge": "none",
+        "stage": name,
+        "nodes": [outline_of(stage) for stage in inside],
+    }
+
+
+def statics_of(planned: PlannedRecipe, models: Mapping[str, BaseChatModel]) -> dict[str, str]:
+    """Give a digest of what is fixed in each stage, by path."""
+    found: dict[str, str] = {}
+    for stage in planned.blocks():
+        model = models.get(stage.stage_id)
+        said = [
+            stage.kind.name,
+            stage.params.model_dump(mode="json"),
+            None if stage.batch is None else stage.batch.model_dump(mode="json"),
+            None if model is None else identity(model, {}),
+        ]
+        text = canonical(said).encode()
+        found[path_of(stage.stage_id)] = hashlib.blake2b(text, digest_size=16).hexdigest()
+    return found
+
+
+def ledger_of(
+    planned: PlannedRecipe, budget: Budget | None, prices: Prices, records: Iterable[CallRecord]
+) -> Ledger:
+    """Give who grants the calls: by the rails of recipes, budgets of stages, that of the run."""
+    budgets: dict[str, Budget] = {}
+    for stage in (planned, *planned.walk()):
+        rails = stage.rails.budget if isinstance(stage, PlannedRecipe) else None
+        if limits := _least([one for one in (stage.budget, rails) if one is not None]):
+            budgets[path_of(stage.stage_id)] = limits
+    return Ledger(budgets, run=budget, root=planned.prefix, prices=prices).prime(records)
+
+
+def _least(budgets: list[Budget]) -> Budget | None:
+    """Give the budget that all of these together come to."""
+    if len(budgets) < 2:
+        return budgets[0] if budgets else None
+    limits = {
+        name: [found for one in budgets if (found := getattr(one, name)) is not None]
+        for name in LIMITS
+        if name != "on_exhausted"
+    }
+    return Budget(**{name: min(found) for name, found in limits.items() if found})

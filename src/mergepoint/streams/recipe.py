@@ -1,0 +1,133 @@
+"""Recipe: stages one after the other, under a name; a block like any other, at any depth."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+
+from mergepoint.core.errors import RecipeError
+from mergepoint.streams.block_type import BlockType
+from mergepoint.streams.gather import Gather
+from mergepoint.streams.params import Params, params_of
+from mergepoint.streams.rails import Rails
+from mergepoint.streams.sealed import NOTHING, sealed
+from mergepoint.streams.where import Where
+from mergepoint.tree.budget import Budget, as_budget
+from mergepoint.tree.strict_yaml import Document
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+MAX_STAGES = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage: a block or a recipe by its name, or as it is; and what it is told.
+
+    `params` are the block's, for a recipe its knobs; `{{ knob }}` in them is filled in. With
+    `batch` the block works on one batch after the other. At most `concurrency` Things are worked
+    on at once, None as in the recipe. `model` stands over the run's, `budget` bounds its calls.
+    """
+
+    type: str | BlockType[Any] | Recipe
+    _: KW_ONLY
+    params: Mapping[str, Any] = NOTHING
+    batch: Gather | Mapping[str, Any] | None = None
+    concurrency: int | None = None
+    model: str | BaseChatModel | None = None
+    budget: Budget | Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.params, Mapping):
+            raise RecipeError(f"params are a mapping, not {self.params!r}")
+        if problem := concurrency_problem(self.concurrency):
+            raise RecipeError(problem)
+        object.__setattr__(self, "params", sealed(self.params))
+        object.__setattr__(self, "budget", as_budget(self.budget))
+        if self.batch is not None:
+            object.__setattr__(self, "batch", params_of(Gather, self.batch, where="batch"))
+
+    @property
+    def label(self) -> str:
+        """Give the name of its block or recipe."""
+        return self.type if isinstance(self.type, str) else self.type.name
+
+
+class _End(Params):
+    until: Where
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Stages one after the other.
+
+    `knobs` are what it can be given, with their defaults. `needs` are props that its items bring.
+    With `each` every item goes through the stages on its own, so that what is decided about one
+    ends its calls, and none of another.
+    A `recurrent` one sends a Thing that leaves its last stage back to the first, until its status
+    is converged, done, stuck or failed, `until` holds, or a rail ends it. `about` says what it is
+    for, `paper` where it comes from, `calls` how many calls it makes, as a formula of its knobs.
+
+    Raises RecipeError for a name that recipes cannot write, and for no stages.
+    """
+
+    name: str
+    stages: tuple[Stage, ...]
+    _: KW_ONLY
+    about: str = ""
+    paper: str = ""
+    calls: str = ""
+    knobs: Mapping[str, Any] = NOTHING
+    needs: tuple[str, ...] = ()
+    each: bool = False
+    recurrent: bool = False
+    until: Where | None = None
+    rails: Rails | Mapping[str, Any] = field(default_factory=Rails)
+    concurrency: int = 1
+    document: Document | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stages", tuple(self.stages))
+        object.__setattr__(self, "needs", tuple(self.needs))
+        object.__setattr__(self, "knobs", sealed(self.knobs))
+        object.__setattr__(self, "rails", params_of(Rails, self.rails, where="rails"))
+        if self.until is not None:
+            end = params_of(_End, {"until": self.until}, where=str(self.name))
+            object.__setattr__(self, "until", end.until)
+        if faults := list(self._problems()):
+            raise RecipeError("\n".join(f"{self.name}: {fault}" for fault in faults))
+
+    def _problems(self) -> list[str]:
+        found = [
+            None
+            if isinstance(self.name, str) and _NAME.fullmatch(self.name)
+            else f"{self.name!r} is no name; write lower case letters, digits and '_'",
+            None if self.stages else "there are no stages; give at least one",
+            None
+            if len(self.stages) <= MAX_STAGES
+            else f"{len(self.stages):,} stages; a recipe has at most {MAX_STAGES:,}",
+            concurrency_problem(self.concurrency),
+            None
+            if self.until is None or self.recurrent
+            else "until belongs to a recurrent recipe; set recurrent, or take it out",
+        ]
+        found += [
+            f"knob {name!r} is no name; write lower case letters, digits and '_'"
+            for name in self.knobs
+            if not _NAME.fullmatch(name)
+        ]
+        return [problem for problem in found if problem]
+
+    def stage_id(self, number: int) -> str:
+        """Give the id of a stage, counted from 1, within this recipe: `best.stage_2.verify`."""
+        return f"{self.name}.stage_{number}.{self.stages[number - 1].label}"
+
+
+def concurrency_problem(given: object) -> str | None:
+    """Say what is wrong with how many may be worked on at once, or None."""
+    if given is None or (isinstance(given, int) and not isinstance(given, bool) and given >= 1):
+        return None
+    return f"concurrency is a whole number from 1 on, not {given!r}"

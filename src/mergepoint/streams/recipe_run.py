@@ -1,0 +1,246 @@
+"""RecipeRun: one run of a recipe: its journal, its door, its Things, and what it came to."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+
+from mergepoint.core.errors import Fault, RecipeError, StepError, TreeError
+from mergepoint.models.prices import Price, Prices
+from mergepoint.record.answers import Resumed
+from mergepoint.record.header import RunHeader
+from mergepoint.record.journal import Journal, MemoryJournal
+from mergepoint.record.record import CallRecord
+from mergepoint.record.store import RunJournal, Store
+from mergepoint.record.store_at import store_at
+from mergepoint.record.usage import Usage, usage_of
+from mergepoint.run.facts import new_run_id
+from mergepoint.run.journaled import EXCLUSIVE, Origin, named_run
+from mergepoint.run.recorder import Recorder
+from mergepoint.streams.ask import Asker
+from mergepoint.streams.door import Passing, asker_of
+from mergepoint.streams.library import LIBRARY, Library
+from mergepoint.streams.notes_on_record import NotesOnRecord
+from mergepoint.streams.plan import plan
+from mergepoint.streams.planned import PlannedRecipe, PlannedStage
+from mergepoint.streams.planned_calls import ledger_of, models_of, outline_of, statics_of
+from mergepoint.streams.recipe import Recipe
+from mergepoint.streams.registry import REGISTRY, Registry
+from mergepoint.streams.sealed import plain
+from mergepoint.streams.stage import entered
+from mergepoint.streams.thing import Thing, stamp
+from mergepoint.streams.work import Watch, Work
+from mergepoint.tree.budget import Budget, as_budget
+from mergepoint.tree.policy import Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """How a recipe is to be run; see `stream_recipe`."""
+
+    model: str | BaseChatModel | None = None
+    knobs: Mapping[str, Any] | None = None
+    seed: int = 0
+    run_id: str | None = None
+    runs: Path | str | Store | None = "runs"
+    resume: Path | str | None = None
+    reuse: Path | str | None = None
+    replay: Path | str | None = None
+    budget: Budget | Mapping[str, Any] | None = None
+    prices: Mapping[str, Price] | None = None
+    watch: Watch | None = None
+    registry: Registry = REGISTRY
+    library: Library = LIBRARY
+
+
+@dataclass
+class RecipeRun:
+    """One run; made by `of`, which finds every fault before anything is written or called."""
+
+    planned: PlannedRecipe
+    wanted: Wanted
+    items: Iterable[Any] | AsyncIterable[Any] | None
+    models: Mapping[str, BaseChatModel]
+    run_id: str
+    store: Store | None
+    journal: RunJournal | MemoryJournal = field(default_factory=MemoryJournal)
+    folder: Path | None = None
+    work: Work | None = None
+
+    @classmethod
+    def of(
+        cls,
+        recipe: Recipe | str,
+        items: Iterable[Any] | AsyncIterable[Any] | None,
+        wanted: Wanted,
+    ) -> RecipeRun:
+        """Plan a run. Raises RecipeError, TreeError for models, StepError for what excludes."""
+        if wanted.resume is not None and (wanted.reuse is not None or wanted.replay is not None):
+            raise StepError(EXCLUSIVE)
+        if items is None and wanted.resume is None:
+            raise StepError("give the run its items; only a resumed one has them on record")
+        found = wanted.library.find(recipe) if isinstance(recipe, str) else recipe
+        planned = plan(found, wanted.knobs, registry=wanted.registry, library=wanted.library)
+        models = models_of(planned, wanted.model)
+        store = None if wanted.runs is None else store_at(wanted.runs)
+        return cls(planned, wanted, items, models, wanted.run_id or new_run_id(), store)
+
+    async def stream(self) -> AsyncGenerator[Thing, None]:
+        """Give the Things as they come."""
+        journal = self._opened()
+        try:
+            recorder = Recorder(journal, answers=self._answers(journal))
+            asking = Passing(
+                self.run_id,
+                recorder,
+                ledger_of(
+                    self.planned,
+                    as_budget(self.wanted.budget),
+                    Prices(self.wanted.prices),
+                    journal.records,
+                ),
+            )
+            askers: dict[str, Asker] = {}
+
+            def asker(stage: PlannedStage) -> Asker | None:
+                model = self.models.get(stage.stage_id)
+                if model is None:
+                    return None
+                return askers.setdefault(stage.stage_id, asker_of(model, asking, Policy()))
+
+            notes = NotesOnRecord(self.run_id, journal, self._known(journal))
+            self.work = Work(
+                self.planned, asker, seed=self.wanted.seed, notes=notes, watch=self.wanted.watch
+            )
+            async with aclosing(self.work.stream(_entering(self.items or ()))) as stream:
+                async for thing in stream:
+                    yield thing
+        finally:
+            if not isinstance(journal, MemoryJournal):
+                journal.close()
+
+    @property
+    def usage(self) -> Usage:
+        """Give what the calls of the run used; what was taken over costs nothing."""
+        return usage_of(self.journal.records)
+
+    def workflow(self, things: Iterable[Thing]) -> Thing:
+        """Give the run as a Thing."""
+        used, made = self.usage, list(things)
+        times = [(one.started, one.ended) for one in self.journal.records]
+        seconds = max((end for _, end in times), default=0.0) - min(
+            (start for start, _ in times), default=0.0
+        )
+        stops = self.work.stops if self.work is not None else None
+        props = {
+            "kind": "workflow",
+            "strategy": self.planned.recipe.name,
+            "calls": used.calls,
+            "tokens": used.total_tokens,
+            "cost": used.known_cost,
+            "seconds": round(seconds, 6),
+            "stopped": (stops.reason if stops is not None else "") or "done",
+        }
+        fresh = Thing([plain(one.content) for one in made], props)
+        return stamp(None, fresh, block=self.planned.recipe.name, stage_id=self.planned.prefix)
+
+    def _opened(self) -> RunJournal | MemoryJournal:
+        """Begin the run's journal, or go on with it; the items of a resumed run are its own."""
+        if self.wanted.resume is not None:
+            if self.store is None:
+                raise StepError("a run that is resumed is on record; give runs=, where it is kept")
+            self.store, self.run_id = named_run(self.store, self.wanted.resume)
+            journal = self.store.open(self.run_id)
+            try:
+                self._same(journal.header)
+            except BaseException:
+                journal.close()
+                raise
+            self.journal = journal
+        elif self.store is not None:
+            given = self.items if isinstance(self.items, list | tuple) else None
+            if given is None and not isinstance(self.items, AsyncIterable):
+                self.items = given = list(self.items or ())
+            self.journal = self.store.create(self._header(given))
+        self.folder = None if self.store is None else self.store.folder_of(self.run_id)
+        return self.journal
+
+    def _header(self, given: Iterable[Any] | None) -> RunHeader:
+        things = None if given is None else [_given(one) for one in given]
+        return RunHeader(
+            run_id=self.run_id,
+            created_at=datetime.now(UTC),
+            seed=self.wanted.seed,
+            inputs={"items": things, "knobs": dict(self.wanted.knobs or {})},
+            messages=(),
+            tree=outline_of(self.planned),
+            requests=statics_of(self.planned, self.models),
+        )
+
+    def _same(self, header: RunHeader) -> None:
+        """Take over what a run began with. Raises TreeError with what differs, by path."""
+        now, before = statics_of(self.planned, self.models), header.requests
+        faults = [
+            Fault(path, "is another than the run began with; begin one that reuses it (--reuse)")
+            for path in sorted(now.keys() | before.keys())
+            if now.get(path) != before.get(path)
+        ]
+        if faults:
+            raise TreeError(faults)
+        items = header.inputs.get("items")
+        if self.items is None:
+            if items is None:
+                raise StepError(
+                    f"the items of run {header.run_id!r} came from a stream and are not on record; "
+                    "give them again"
+                )
+            self.items = [_taken(one) for one in items]
+
+    def _answers(self, journal: Journal) -> Any:
+        if journal.records:
+            return Resumed(journal.records)
+        return Origin(self.wanted.reuse, self.wanted.replay).answers(self.store)
+
+    def _known(self, journal: Journal) -> Iterable[CallRecord]:
+        named = self.wanted.reuse if self.wanted.reuse is not None else self.wanted.replay
+        if named is None:
+            return journal.records
+        store, run_id = named_run(self.store, named)
+        return (*store.read(run_id)[1], *journal.records)
+
+
+async def _entering(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Thing]:
+    """Give items their places in the stream, one by one."""
+    if not isinstance(items, AsyncIterable):
+        for thing in entered(items):
+            yield thing
+        return
+    number = 0
+    source = aiter(items)
+    try:
+        async for item in source:
+            yield next(entered([item], start=number))
+            number += 1
+    finally:
+        close = getattr(source, "aclose", None)
+        if close is not None:
+            await close()
+
+
+def _given(item: Any) -> Any:
+    """Give an item as JSON data: its content, with its props where it has any."""
+    if not isinstance(item, Thing):
+        return {"content": plain(Thing(item).content)}
+    if item.history:
+        raise RecipeError(f"{item.id} is of another stream; give Thing(content, props)")
+    return {"content": plain(item.content), "props": plain(item.props)}
+
+
+def _taken(data: Mapping[str, Any]) -> Thing:
+    return Thing(data["content"], data.get("props", {}))

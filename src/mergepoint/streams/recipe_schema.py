@@ -1,0 +1,52 @@
+"""The JSON Schema of recipe files, for editors: every block with its own params."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mergepoint.streams.library import LIBRARY, Library
+from mergepoint.streams.recipe_yaml import RecipeFields
+from mergepoint.streams.registry import REGISTRY, Registry
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def recipe_schema(*, registry: Registry = REGISTRY, library: Library = LIBRARY) -> dict[str, Any]:
+    """Give the schema, JSON Schema 2020-12.
+
+    A stage's `params` follow from its `type`. Texts stand for values of any type where a knob may
+    be filled in. Raises RecipeError for blocks that cannot be loaded.
+    """
+    schema = RecipeFields.model_json_schema()
+    stage = schema["$defs"]["StageFields"]
+    types: list[dict[str, Any]] = []
+    for kind in registry.all():
+        params = kind.schema()
+        for name, definition in params.pop("$defs", {}).items():
+            schema["$defs"].setdefault(name, definition)
+        place = f"block_{kind.name}"
+        schema["$defs"][place] = _with_knobs(params)
+        types.append(_when(kind.name, {"$ref": f"#/$defs/{place}"}))
+    for name in library.names():
+        knobs = {"type": "object", "properties": {key: {} for key in library.find(name).knobs}}
+        types.append(_when(name, {**knobs, "additionalProperties": False}))
+    stage["properties"]["type"]["examples"] = [*registry.names(), *library.names()]
+    stage["allOf"] = types
+    return {"$schema": DRAFT, **schema}
+
+
+def _when(name: str, params: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "if": {"properties": {"type": {"const": name}}},
+        "then": {"properties": {"params": params}},
+    }
+
+
+def _with_knobs(params: dict[str, Any]) -> dict[str, Any]:
+    """Let a text with a place stand in for each param."""
+    place = {"type": "string", "pattern": r"^\{\{.*\}\}$"}
+    properties = {
+        name: {"anyOf": [definition, place], "description": definition.get("description", "")}
+        for name, definition in params.get("properties", {}).items()
+    }
+    return {**params, "properties": properties}

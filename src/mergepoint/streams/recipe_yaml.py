@@ -1,0 +1,175 @@
+"""Recipes as YAML: `load_recipe`, `recipe_from_yaml`, `recipe_to_yaml`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
+
+from mergepoint.core.errors import MergepointError, RecipeError
+from mergepoint.streams.gather import Gather
+from mergepoint.streams.params import Params, check_params
+from mergepoint.streams.rails import Rails
+from mergepoint.streams.recipe import Recipe, Stage
+from mergepoint.streams.sealed import plain
+from mergepoint.streams.where import Where
+from mergepoint.tree.budget import LIMITS, as_budget
+from mergepoint.tree.strict_yaml import Document, YamlError, dump, load, load_file
+
+
+class BudgetFields(Params):
+    """A budget; what no longer fits into it is not called."""
+
+    usd: float | None = Field(default=None, description="cost in USD")
+    tokens: int | None = Field(default=None, description="tokens of prompts and answers")
+    calls: int | None = Field(default=None, description="calls of models")
+    seconds: float | None = Field(default=None, description="seconds of wall time")
+    on_exhausted: str = Field(default="raise", description="raise or keep")
+
+
+class StageFields(Params):
+    """One stage of a recipe."""
+
+    type: str = Field(description="the name of a block or of a recipe")
+    params: dict[str, JsonValue] = Field(default={}, description="what the block is told")
+    batch: Gather | None = Field(default=None, description="work on batches, one after the other")
+    concurrency: int | None = Field(default=None, description="so many Things at once")
+    model: str | None = Field(default=None, description="provider:name, in place of the run's")
+    budget: BudgetFields | None = Field(default=None, description="what its calls may use")
+
+
+class RecipeFields(Params):
+    """A recipe: stages one after the other."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, title="mergepoint recipe")
+
+    name: str = Field(description="lower case letters, digits and _; also the file's name")
+    about: str = Field(default="", description="what it is for")
+    paper: str = Field(default="", description="where it comes from")
+    calls: str = Field(default="", description="how many calls it makes, by its knobs")
+    knobs: dict[str, JsonValue] = Field(default={}, description="what it can be given: defaults")
+    needs: list[str] = Field(default=[], description="props that its items bring")
+    concurrency: int = Field(default=1, description="so many Things at once at each stage")
+    each: bool = Field(default=False, description="every item goes through the stages on its own")
+    recurrent: bool = Field(default=False, description="Things go around until they are done")
+    until: Where | None = Field(default=None, description="a Thing for which this holds is done")
+    rails: Rails = Field(default=Rails(), description="limits that are always on")
+    stages: list[StageFields] = Field(description="one after the other")
+
+    @field_validator("stages")
+    @classmethod
+    def _some(cls, stages: list[StageFields]) -> list[StageFields]:
+        if not stages:
+            raise ValueError("there are no stages; give at least one")
+        return stages
+
+
+def recipe_from_yaml(text: str, *, source: str = "<text>") -> Recipe:
+    """Give the recipe that a text describes; `source` names the text in errors.
+
+    Raises RecipeError that lists every fault with file and line. Blocks and recipes that it names
+    are looked up by `plan`, not here.
+    """
+    try:
+        return _recipe(load(text, source=source))
+    except YamlError as error:
+        raise RecipeError(str(error)) from error
+
+
+def load_recipe(path: Path) -> Recipe:
+    """Give the recipe in a file. Raises RecipeError as `recipe_from_yaml` does, and OSError."""
+    try:
+        return _recipe(load_file(path))
+    except YamlError as error:
+        raise RecipeError(str(error)) from error
+
+
+def recipe_to_yaml(recipe: Recipe) -> str:
+    """Give the text of a recipe, from which `recipe_from_yaml` gives an equal one.
+
+    Raises RecipeError for stages that are no names, and for models that are objects.
+    """
+    faults = [
+        f"{recipe.stage_id(number)}: {problem}"
+        for number, stage in enumerate(recipe.stages, 1)
+        for problem in _wordless(stage)
+    ]
+    if faults:
+        raise RecipeError("\n".join(faults))
+    data: dict[str, Any] = {"name": recipe.name}
+    for name in ("about", "paper", "calls", "each", "recurrent"):
+        if value := getattr(recipe, name):
+            data[name] = value
+    data |= {"knobs": plain(recipe.knobs)} if recipe.knobs else {}
+    data |= {"needs": list(recipe.needs)} if recipe.needs else {}
+    data |= {"concurrency": recipe.concurrency} if recipe.concurrency != 1 else {}
+    data |= {"until": _plain(recipe.until)} if recipe.until is not None else {}
+    data |= {"rails": _plain(recipe.rails)} if recipe.rails != Rails() else {}
+    return dump({**data, "stages": [_stage_data(stage) for stage in recipe.stages]})
+
+
+def _recipe(document: Document) -> Recipe:
+    fields = check_params(RecipeFields, document.value)
+    if isinstance(fields, tuple):
+        raise RecipeError(
+            "\n".join(f"{document.where(fault.location)}: {fault}" for fault in fields)
+        )
+    faults: list[str] = []
+    stages = [_stage(document, number, one, faults) for number, one in enumerate(fields.stages)]
+    about = {name: getattr(fields, name) for name in type(fields).model_fields if name != "stages"}
+    try:
+        recipe = Recipe(stages=tuple(stages), document=document, **about)
+    except RecipeError as error:
+        faults += [f"{document.where(())}: {line}" for line in str(error).splitlines()]
+    if faults:
+        raise RecipeError("\n".join(faults))
+    return recipe
+
+
+def _stage(document: Document, number: int, given: StageFields, faults: list[str]) -> Stage:
+    about: dict[str, Any] = {name: getattr(given, name) for name in ("params", "batch", "model")}
+    for name, made in (("concurrency", given.concurrency), ("budget", given.budget)):
+        try:
+            about[name] = _limits(made) if isinstance(made, BaseModel) else made
+            Stage(given.type, **{name: about[name]})
+        except MergepointError as error:
+            where = document.where(("stages", number, name))
+            faults += [f"{where}: {line.strip()}" for line in str(error).splitlines()]
+            about.pop(name, None)
+    return Stage(given.type, **about)
+
+
+def _limits(given: BaseModel) -> Any:
+    return as_budget(given.model_dump(exclude_unset=True))
+
+
+def _wordless(stage: Stage) -> Iterator[str]:
+    if not isinstance(stage.type, str):
+        yield "its type is an object; register it, and give its name"
+    if stage.model is not None and not isinstance(stage.model, str):
+        yield "its model is an object; give 'provider:name'"
+
+
+def _stage_data(stage: Stage) -> dict[str, Any]:
+    data: dict[str, Any] = {"type": stage.type}
+    data |= {"params": plain(stage.params)} if stage.params else {}
+    data |= {"batch": _plain(stage.batch)} if stage.batch is not None else {}
+    data |= {"concurrency": stage.concurrency} if stage.concurrency is not None else {}
+    data |= {"model": stage.model} if stage.model is not None else {}
+    if (budget := as_budget(stage.budget)) is not None:
+        limits = {name: getattr(budget, name) for name in LIMITS}
+        data["budget"] = {
+            name: limit for name, limit in limits.items() if limit not in (None, "raise")
+        }
+    return data
+
+
+def _plain(value: Any) -> Any:
+    """Give what pydantic holds as the data that it was read from."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", exclude_unset=True)
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,128 @@
+"""`mergepoint recipe`: list, show, draw, check and run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.apps.command import command, completions
+
+from mergepoint.streams.library import LIBRARY
+from mergepoint.streams.thing import Thing
+
+FILE = """\
+name: twice
+knobs: {n: 2}
+stages:
+  - type: generate
+    params: {n: "{{ n }}"}
+  - type: step_back
+  - type: synthesize
+    params: {strategy: concat, separator: " | "}
+"""
+
+
+@pytest.fixture
+def file(here: Path) -> str:
+    """Give a recipe as a file, with a recipe of the library in it."""
+    (here / "twice.yaml").write_text(FILE, encoding="utf-8")
+    return "twice.yaml"
+
+
+def test_all_recipes_are_listed() -> None:
+    """Each with its calls and what it is for; as JSON with its knobs."""
+    listed = command("recipe", "list").out.splitlines()
+    assert [one.split()[0] for one in listed] == LIBRARY.names()
+    found = {one["name"]: one for one in command("recipe", "list", "--json").data}
+    assert (found["best_of_n"]["calls"], found["self_consistency"]["knobs"]["n"]) == ("2 * n", 9)
+
+
+def test_a_recipe_is_shown_and_drawn(file: str) -> None:
+    """Every stage has its line and its box, those of a recipe inside of it too."""
+    shown = command("recipe", "show", file, "--knob", "n=3").out
+    assert "twice.stage_1.generate  n=3" in shown
+    assert "  twice.stage_2.step_back.stage_1.apply" in shown
+    drawn = command("recipe", "draw", "self_refine").out
+    assert drawn.startswith("flowchart TD")
+    assert 'subgraph self_refine_stage_2_refine_rounds["refine_rounds (goes round' in drawn
+    assert "-. again .->" in drawn
+
+
+def test_faults_are_told_with_their_lines(file: str, here: Path) -> None:
+    """A check tells all of them and ends with 2, a good recipe with 0."""
+    good = command("recipe", "check", file, "best_of_n")
+    assert (good.code, good.out.splitlines()[0]) == (0, "twice.yaml: 4 stages, nothing wrong")
+    bad = FILE.replace("generate", "generat").replace("concat", "concta")
+    (here / "bad.yaml").write_text(bad, encoding="utf-8")
+    told = command("recipe", "check", "bad.yaml")
+    assert told.code == 2
+    assert "bad.yaml:4: twice.stage_1.generat: there is no block" in told.err
+    assert "bad.yaml:8: twice.stage_3.synthesize: strategy" in told.err
+
+
+def test_things_come_as_lines_of_json(file: str) -> None:
+    """Each line is a Thing with its history; the journal is on disk."""
+    done = command("recipe", "run", file, "What is rain?", "Why?", "--json", "-k", "n=1")
+    things = [Thing.from_plain(json.loads(one)) for one in done.out.splitlines()]
+    assert (done.code, len(things)) == (0, 1)
+    assert things[0].props["strategy"] == "concat"
+    assert "6 calls" in done.err
+    (journal,) = Path("runs").glob("*/journal.jsonl")
+    assert len(journal.read_text(encoding="utf-8").splitlines()) == 7
+
+
+def test_a_run_goes_on_and_is_replayed(file: str) -> None:
+    """Nothing that is on record is asked again, and runs list tells of it."""
+    first = command("recipe", "run", file, "What is rain?", "--run-id", "r1")
+    again = command("recipe", "run", file, "--resume", "r1")
+    replayed = command("recipe", "run", file, "What is rain?", "--replay", "r1")
+    assert first.out == again.out == replayed.out
+    assert "0 calls" in replayed.err
+    assert "twice" in command("runs", "list").out
+
+
+def test_items_come_from_files(file: str, here: Path) -> None:
+    """Each line is one, an object has props; what is none is told with its line."""
+    lines = ["plain", '{"content": "with", "question": "q"}', ""]
+    (here / "items.txt").write_text("\n".join(lines), encoding="utf-8")
+    done = command("recipe", "run", "step_back", "--items", "items.txt", "--json", "--quiet")
+    found = [json.loads(one) for one in done.out.splitlines()]
+    assert [one["props"].get("question") for one in found] == [None, "q"]
+    (here / "items.txt").write_text('{"props": {}}', encoding="utf-8")
+    wrong = command("recipe", "run", "step_back", "--items", "items.txt")
+    assert (wrong.code, "items.txt:1: an item is text" in wrong.err) == (2, True)
+
+
+def test_why_is_answered() -> None:
+    """Who set a prop is told beside the Thing."""
+    done = command("recipe", "run", "best_of_n", "A title, please.", "--why", "*", "score")
+    assert "score of best_of_n.stage_3.synthesize#0" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["run", "best_of", "x"], "there is no recipe 'best_of' (did you mean 'best_of_n'?)"),
+        (["run", "best_of_n"], "there are no items"),
+        (["run", "best_of_n", "x", "-k", "m=1"], "m: no such knob"),
+        (["run", "best_of_n", "x", "-k", "n"], "write it as name=value"),
+        (["run", "no.yaml", "x"], "there is no file no.yaml"),
+    ],
+)
+def test_what_cannot_be_run_is_told(here: Path, words: list[str], problem: str) -> None:
+    """The exit code is 2, and nothing is written."""
+    done = command("recipe", *words)
+    assert (done.code, problem in done.err) == (2, True)
+    assert not (here / "runs").exists()
+
+
+def test_the_shell_completes_names() -> None:
+    """Recipes are known to the shell."""
+    assert "best_of_n" in completions("mergepoint recipe show best")
+
+
+def test_editors_get_a_schema() -> None:
+    """The schema is JSON with the types of stages."""
+    schema = json.loads(command("recipe", "schema").out)
+    assert "StageFields" in schema["$defs"]

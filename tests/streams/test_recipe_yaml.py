@@ -1,0 +1,185 @@
+"""Recipes as files: what is read, what is written, and every fault with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mergepoint.core.errors import RecipeError
+from mergepoint.streams.library import Library
+from mergepoint.streams.plan import plan
+from mergepoint.streams.planned import PlannedRecipe
+from mergepoint.streams.recipe import MAX_STAGES, Recipe, Stage
+from mergepoint.streams.recipe_schema import recipe_schema
+from mergepoint.streams.recipe_yaml import load_recipe, recipe_from_yaml, recipe_to_yaml
+
+TEXT = """
+name: best_of
+about: The best of some samples.
+paper: https://arxiv.org/abs/2110.14168
+calls: n + n
+knobs: {n: 3, least: 50}
+concurrency: 2
+stages:
+  - type: generate
+    params: {n: "{{ n }}", prompt: "Say {{ content }} {{ n }} times."}
+    concurrency: 4
+  - type: critique
+    model: offline
+    budget: {calls: 9}
+  - type: filter
+    params: {where: {score: {at_least: "{{ least }}"}}}
+  - type: select
+    params: {top_k: 1, by: score}
+    batch: {count: 10}
+"""
+
+
+def test_a_recipe_comes_back_from_its_text() -> None:
+    """What is written is read again as an equal recipe."""
+    recipe = recipe_from_yaml(TEXT)
+    assert recipe_from_yaml(recipe_to_yaml(recipe)) == recipe
+    assert (recipe.name, len(recipe.stages), recipe.knobs["n"]) == ("best_of", 4, 3)
+
+
+def test_knobs_are_filled_in() -> None:
+    """A param that is one place gets the value itself, a text its words, other places stay."""
+    stages = list(plan(recipe_from_yaml(TEXT), {"n": 5}).blocks())
+    assert (stages[0].params.n, stages[0].width) == (5, 4)  # type: ignore[attr-defined]
+    assert stages[0].params.prompt == "Say {{ content }} 5 times."  # type: ignore[attr-defined]
+    assert [stage.stage_id for stage in stages] == [
+        "best_of.stage_1.generate",
+        "best_of.stage_2.critique",
+        "best_of.stage_3.filter",
+        "best_of.stage_4.select",
+    ]
+    assert (stages[1].width, stages[1].model) == (2, "offline")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("name: x\nstages: []", "f.yaml:2: stages: there are no stages"),
+        ("name: X\nstages:\n  - type: dedupe\n", "f.yaml:1: X: 'X' is no name"),
+        ("name: x\nstages:\n  - type: dedupe\nstagez: 1", "f.yaml:4: stagez: no such"),
+        (
+            "name: x\nstages:\n  - type: dedupe\n    concurrency: 0",
+            "f.yaml:4: concurrency is a whole",
+        ),
+        ("name: x\nstages:\n  - type: dedupe\n    budget: {cals: 3}", "did you mean 'calls'?"),
+        ("name: x\nname: y\nstages: [{type: dedupe}]", "f.yaml:2"),
+        ("name: &a x\nstages: [{type: dedupe}]", "f.yaml:1"),
+        ("name: x\nrails: {max_iterations: 0}\nstages: [{type: dedupe}]", "f.yaml:2: rails.max_it"),
+        ("name: x\nuntil: {score: 1}\nstages: [{type: dedupe}]", "until belongs to a recurrent"),
+        ("- a", "f.yaml:1: params are a mapping"),
+    ],
+)
+def test_a_file_that_is_no_recipe_is_told(text: str, problem: str) -> None:
+    """Each fault has file and line."""
+    with pytest.raises(RecipeError) as raised:
+        recipe_from_yaml(text, source="f.yaml")
+    assert problem in str(raised.value)
+
+
+def test_all_faults_of_a_recipe_are_found_at_once() -> None:
+    """Unknown types, params, knobs and props that nothing adds come in one error, with lines."""
+    text = (
+        "name: x\nstages:\n  - type: filte\n  - type: vote\n    params: {stop: {lead: x}}\n"
+        "  - type: filter\n    params: {where: {score: 1}}\n  - type: dedupe\n    params: {n: 1}\n"
+    )
+    with pytest.raises(RecipeError) as raised:
+        plan(recipe_from_yaml(text, source="f.yaml"), {"m": 1})
+    told = str(raised.value).splitlines()
+    assert len(told) == 5
+    assert told[0].startswith("f.yaml:1: x: m: no such knob")
+    assert (
+        "f.yaml:3: x.stage_1.filte: there is no block and no recipe 'filte' (did you mean"
+        in told[1]
+    )
+    assert told[2].startswith("f.yaml:5: x.stage_2.vote: stop.lead: input should be")
+    assert told[3].startswith("f.yaml:6: x.stage_3.filter: needs the prop 'score', which nothing")
+    assert told[4].startswith("f.yaml:9: x.stage_4.dedupe: n: no such param")
+
+
+def test_a_knob_of_another_type_is_refused() -> None:
+    """A knob is given values like its default."""
+    for given in ("3", True, [3]):
+        with pytest.raises(RecipeError, match="n: is like 3, which is its default, and not"):
+            plan(recipe_from_yaml(TEXT), {"n": given})
+
+
+def in_folder(folder: Path, **texts: str) -> Library:
+    """Give a library of recipes whose stages are given as lines."""
+    for name, stages in texts.items():
+        (folder / f"{name}.yaml").write_text(f"name: {name}\nstages:\n{stages}", encoding="utf-8")
+    return Library([folder], shipped=False)
+
+
+def test_a_recipe_is_a_block_at_any_depth(tmp_path: Path) -> None:
+    """Stage ids tell the way through the recipes around."""
+    library = in_folder(
+        tmp_path, inner="  - type: dedupe\n", outer="  - type: dedupe\n  - type: inner\n"
+    )
+    whole = Recipe("whole", (Stage("outer"), Stage(library.find("inner"))))
+    planned = plan(whole, library=library)
+    assert [stage.stage_id for stage in planned.walk()] == [
+        "whole.stage_1.outer",
+        "whole.stage_1.outer.stage_1.dedupe",
+        "whole.stage_1.outer.stage_2.inner",
+        "whole.stage_1.outer.stage_2.inner.stage_1.dedupe",
+        "whole.stage_2.inner",
+        "whole.stage_2.inner.stage_1.dedupe",
+    ]
+    assert isinstance(planned.stages[0], PlannedRecipe)
+
+
+def test_a_recipe_that_comes_to_hold_itself_is_refused(tmp_path: Path) -> None:
+    """At any distance, with the way that it takes and the line where it closes."""
+    library = in_folder(tmp_path, a="  - type: b\n", b="  - type: c\n", c="  - type: a\n")
+    with pytest.raises(RecipeError, match=r"c.yaml:3: .*comes to hold itself: a -> b -> c -> a"):
+        plan(library.find("a"), library=library)
+    with pytest.raises(RecipeError, match="comes to hold itself: a -> a"):
+        plan(
+            recipe_from_yaml("name: a\nstages: [{type: a}]"),
+            library=in_folder(tmp_path, a="  - type: a\n"),
+        )
+
+
+def test_too_many_stages_are_refused() -> None:
+    """10,000 stages are told to be too many before any is looked up."""
+    lines = "".join("  - type: dedupe\n" for _ in range(10_000))
+    with pytest.raises(RecipeError, match=f"10,000 stages; a recipe has at most {MAX_STAGES:,}"):
+        recipe_from_yaml(f"name: x\nstages:\n{lines}")
+
+
+def test_a_library_tells_what_is_wrong_with_a_name(tmp_path: Path) -> None:
+    """A name of two files, and a file that is called otherwise, are errors that name them."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    two.mkdir()
+    in_folder(one, a="  - type: dedupe\n")
+    in_folder(two, a="  - type: dedupe\n")
+    with pytest.raises(RecipeError, match="several files are recipe 'a'"):
+        Library([one, two]).find("a")
+    (one / "b.yaml").write_text("name: c\nstages: [{type: dedupe}]", encoding="utf-8")
+    with pytest.raises(RecipeError, match=r"b.yaml: the recipe is called 'c'"):
+        Library([one]).find("b")
+    assert load_recipe(one / "a.yaml").name == "a"
+
+
+def test_what_has_no_text_is_told() -> None:
+    """A recipe whose stages are objects cannot be written."""
+    recipe = Recipe("x", (Stage(Recipe("y", (Stage("dedupe"),))),))
+    with pytest.raises(RecipeError, match=r"x.stage_1.y: its type is an object"):
+        recipe_to_yaml(recipe)
+
+
+def test_editors_get_the_params_of_every_block() -> None:
+    """The JSON Schema tells for each type which params there are."""
+    schema = recipe_schema()
+    stage = schema["$defs"]["StageFields"]
+    assert {"generate", "vote"} <= set(stage["properties"]["type"]["examples"])
+    cases = {case["if"]["properties"]["type"]["const"] for case in stage["allOf"]}
+    assert "critique" in cases
+    assert "top_k" in schema["$defs"]["block_select"]["properties"]
