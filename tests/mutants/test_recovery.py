@@ -104,8 +104,8 @@ GUARDED = (
     Guarded(
         "a request is its last message alone",
         "mergepoint.record.request",
-        "for message in messages:",
-        "for message in list(messages)[-1:]:",
+        "behind = messages[lead:]",
+        "behind = messages[-1:]",
         "tests.record.test_answers:test_a_digest_is_of_what_is_said",
     ),
     Guarded(
@@ -222,10 +222,15 @@ LIVES = (
     Mutant(
         "messages of a Call are not read back",
         PLAIN,
-        'messages=tuple(messages_from_dict(data.get("messages", []))),',
+        'messages=tuple(full(made, response) for made in data.get("messages", ())),',
         "messages=(),",
     ),
-    Mutant("results are not read back", PLAIN, 'value=data.get("value"),', "value=None,"),
+    Mutant(
+        "results are not read back",
+        PLAIN,
+        'value=data.get("value", response if data.get("kind") == "call" else None),',
+        "value=None,",
+    ),
     Mutant(
         "a replay forgets what a Call captured",
         REPLAY,
