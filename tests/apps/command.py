@@ -150,17 +150,26 @@ def paths(transcript: Any) -> list[str]:
     return [step["path"] for step in transcript["steps"]]
 
 
-def on_terminal(*args: str, typed: str = "") -> tuple[int, str]:
-    """Run the command on a terminal of 24 lines; give its exit code and what was shown."""
+def on_terminal(
+    *args: str, typed: str = "", then: Sequence[tuple[str, str]] = ()
+) -> tuple[int, str]:
+    """Run the command on a terminal of 24 lines; give its exit code and what was shown.
+
+    What is `typed` is there from the start; what comes `then` waits for words to be shown.
+    """
     child, terminal = pty.fork()
     if child == 0:
         os.environ.update(TERM="xterm-256color", COLUMNS="80", LINES="24")
         os.execv(sys.executable, line(*args))  # noqa: S606  (this interpreter)
-    shown = b""
+    shown, seen = b"", 0
+    waiting = [(words.encode(), keys.encode()) for words, keys in then]
     with contextlib.suppress(OSError):  # the end of a terminal is an error on Linux
         os.write(terminal, typed.encode())
         while data := os.read(terminal, 65536):
             shown += data
+            if waiting and waiting[0][0] in shown[seen:]:
+                seen = len(shown)
+                os.write(terminal, waiting.pop(0)[1])
     os.close(terminal)
     _, status = os.waitpid(child, 0)
     return os.waitstatus_to_exitcode(status), shown.decode()

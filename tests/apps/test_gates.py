@@ -240,3 +240,20 @@ def test_a_person_may_edit_on_the_line() -> None:
     code, shown = on_terminal("run", "plan_approve", "-i", "topic=rain", typed="e\n1. Only this.\n")
     assert code == 0
     assert "0'  Only this." in plain(shown)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_ctrl_c_at_a_question_is_later() -> None:
+    """Whoever leaves has decided nothing, side by side neither, and what is open is on record."""
+    asked = "decide [l]ater: "
+    steps = [(asked, "a\n"), (asked, "\x03")]
+    code, shown = on_terminal("run", "both.py", "--run-id", "b", then=steps)
+    assert code == 4
+    assert "Traceback" not in shown
+    (run,) = told("runs", "list")
+    (gate,) = run["open_gates"]
+    assert f"waiting at {gate}" in plain(shown)
+    steps = [(asked, "r\n"), ("(may be empty): ", "\x03")]
+    code, _ = on_terminal("resume", "b", then=steps)
+    assert code == 4
+    assert told("runs", "list")[0]["open_gates"] == [gate]

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,9 @@ def late(place: Place, *, kill: bool) -> None:
     assert run.code == (-signal.SIGKILL if kill else 1)
     Path("kill").unlink(missing_ok=True)
     Path("ready").touch()
+    show = ("runs", "show", "r", "--store", place.address, "--json")
+    while kill and command(*show).data["state"] == "running":  # until a server sees that it is gone
+        time.sleep(0.02)
 
 
 def test_a_run_is_kept_in_a_database(place: Place) -> None:

@@ -86,9 +86,9 @@ class _Loop(_State):
     def flat(self, work: Flat) -> None:
         """Run the steps."""
         for step in range(1, work.steps + 1):
-            self._messages += self._ask(
-                self._messages, text.step_name(step), text.step_prompt(step)
-            )
+            made = self._ask(self._messages, text.step_name(step), text.step_prompt(step))
+            if work.keeps:
+                self._messages += made
 
     def fan(self, work: Fan) -> None:
         """Run the branches in threads."""
@@ -141,9 +141,9 @@ class _AsyncLoop(_State):
     async def flat(self, work: Flat) -> None:
         """Run the steps."""
         for step in range(1, work.steps + 1):
-            self._messages += await self._ask(
-                self._messages, text.step_name(step), text.step_prompt(step)
-            )
+            made = await self._ask(self._messages, text.step_name(step), text.step_prompt(step))
+            if work.keeps:
+                self._messages += made
 
     async def fan(self, work: Fan) -> None:
         """Run the branches in tasks, with a semaphore around the call."""

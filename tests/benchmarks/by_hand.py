@@ -14,10 +14,12 @@ from typing import Annotated, Any
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AnyMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from tests.benchmarks import work as text
 from tests.benchmarks.contender import Contender, Ran
+from tests.benchmarks.disk import Disk
 from tests.benchmarks.transcript import HandTranscript
 from tests.benchmarks.work import CRITICS, QUESTION, Enclave, Fan, Flat, Work
 from typing_extensions import TypedDict
@@ -57,6 +59,25 @@ def by_hand(work: Work, model: BaseChatModel) -> Contender:
     return Contender("h", run, arun)
 
 
+def saved_by_hand(work: Flat, model: BaseChatModel) -> Contender:
+    """Give a row of steps as the same graph, its state saved by SqliteSaver after each step."""
+    graph, disk = _graph(work, _Sync(model)), Disk()
+
+    def run() -> Ran:
+        run_id, folder = disk.fresh()
+        transcript = HandTranscript()
+        config = _config(work, transcript) | {"configurable": {"thread_id": run_id}}
+        with SqliteSaver.from_conn_string(str(folder / "saved.db")) as saver:
+            graph.checkpointer = saver
+            result = graph.invoke(_given(), config, durability="sync")
+        return Ran(result["messages"], result.get("outputs") or {}, transcript.rows)
+
+    async def arun() -> Ran:
+        raise NotImplementedError("SqliteSaver has no async methods")
+
+    return Contender("hq", run, arun, disk)
+
+
 def _given() -> dict[str, Any]:
     return {"messages": [HumanMessage(QUESTION)]}
 
@@ -74,13 +95,13 @@ class _Sync:
     def __init__(self, model: BaseChatModel) -> None:
         self._model = model
 
-    def turn(self, prompt_of: Callable[[Any], str]) -> NodeFunction:
-        """Give a node that adds a prompt and the answer to the conversation."""
+    def turn(self, prompt_of: Callable[[Any], str], *, keeps: bool = True) -> NodeFunction:
+        """Give a node that adds a prompt and the answer to the conversation, if it keeps them."""
 
         def node(state: Any, config: RunnableConfig) -> dict[str, Any]:
             prompt = HumanMessage(prompt_of(state))
             response = self._model.invoke([*state["messages"], prompt], config)
-            return {"messages": [prompt, response]}
+            return {"messages": [prompt, response]} if keeps else {}
 
         return node
 
@@ -108,13 +129,13 @@ class _Async:
     def __init__(self, model: BaseChatModel) -> None:
         self._model = model
 
-    def turn(self, prompt_of: Callable[[Any], str]) -> NodeFunction:
-        """Give a node that adds a prompt and the answer to the conversation."""
+    def turn(self, prompt_of: Callable[[Any], str], *, keeps: bool = True) -> NodeFunction:
+        """Give a node that adds a prompt and the answer to the conversation, if it keeps them."""
 
         async def node(state: Any, config: RunnableConfig) -> dict[str, Any]:
             prompt = HumanMessage(prompt_of(state))
             response = await self._model.ainvoke([*state["messages"], prompt], config)
-            return {"messages": [prompt, response]}
+            return {"messages": [prompt, response]} if keeps else {}
 
         return node
 
@@ -155,7 +176,7 @@ def _graph(work: Work, nodes: _Sync | _Async) -> Any:
     before = START
     for number in range(1, (work.steps if isinstance(work, Flat) else work.stages) + 1):
         if isinstance(work, Flat):
-            name, node = text.step_name(number), _step(nodes, number)
+            name, node = text.step_name(number), _step(nodes, number, keeps=work.keeps)
         else:
             name, node = text.stage_name(number), _stage(nodes, number, work)
         builder.add_node(name, node)
@@ -165,8 +186,8 @@ def _graph(work: Work, nodes: _Sync | _Async) -> Any:
     return builder.compile()
 
 
-def _step(nodes: _Sync | _Async, number: int) -> NodeFunction:
-    return nodes.turn(lambda state: text.step_prompt(number))
+def _step(nodes: _Sync | _Async, number: int, *, keeps: bool = True) -> NodeFunction:
+    return nodes.turn(lambda state: text.step_prompt(number), keeps=keeps)
 
 
 def _stage(nodes: _Sync | _Async, number: int, work: Enclave) -> NodeFunction:

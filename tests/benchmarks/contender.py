@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from langchain_core.messages import BaseMessage
+from tests.benchmarks.disk import Disk
 
 Mode = Literal["sync", "async"]
 Row = tuple[str, str, str, int]
@@ -26,8 +27,12 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A letter for tables, and the work, sync and async; compiled or built beforehand."""
+    """A letter for tables, and the work, sync and async; compiled or built beforehand.
+
+    `disk` is where a contender leaves what it keeps of a run, for those that do.
+    """
 
     letter: str
     run: Callable[[], Ran]
     arun: Callable[[], Awaitable[Ran]]
+    disk: Disk | None = None

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tests.benchmarks.bare import bare, calls_alone
 from tests.benchmarks.by_hand import by_hand
 from tests.benchmarks.contender import Contender, Mode
 from tests.benchmarks.equality import check_equal
 from tests.benchmarks.model import EchoModel
-from tests.benchmarks.ours import fused, subgraphs
+from tests.benchmarks.ours import fused, journaled_fused, journaled_subgraphs, subgraphs
 from tests.benchmarks.result import Group, Results, growth
 from tests.benchmarks.session import one_more_turn
+from tests.benchmarks.steps import Lengths, measure
 from tests.benchmarks.streams import beside_asyncio, first_result, made_for_two, memory
 from tests.benchmarks.timing import Clock, in_turn
 from tests.benchmarks.work import Enclave, Fan, Flat, Work
@@ -27,6 +28,7 @@ class Sizes:
 
     stages: tuple[int, ...] = (10, 100, 500)
     steps: tuple[int, int] = (100, 3_000)
+    journaled: tuple[int, int] = (100, 300)
     slow_stages: int = 10
     branches: int = 1_000
     limit: int = 50
@@ -34,6 +36,7 @@ class Sizes:
     turns: tuple[int, ...] = (100, 1_000, 10_000)
     items: int = 10_000
     many: int = 1_000_000
+    lengths: Lengths = field(default_factory=Lengths)
 
 
 QUICK = Sizes(
@@ -44,6 +47,8 @@ QUICK = Sizes(
     turns=(100, 1_000),
     items=2_000,
     many=100_000,
+    journaled=(10, 100),
+    lengths=Lengths(rows=(50, 500), saved=(50, 100), part=10),
 )
 
 Measure = Callable[[Sizes, int, Results], None]
@@ -80,6 +85,23 @@ def flat(sizes: Sizes, repetitions: int, results: Results) -> None:
         small.told(results, {"s/h": None, "f/h": 0.45, "m/h": None})
         large.told(results, {"s/h": 0.7, "f/h": 0.45, "m/h": None})
         results.ratios += [growth(large, small, letter, goal=1.15) for letter in "sf"]
+
+
+def journal(sizes: Sizes, repetitions: int, results: Results) -> None:
+    """CPU a call with the journal in a file: stages with critics in a row, and one row of steps."""
+    for mode in MODES:
+        for label, work in (
+            (f"enclave, {sizes.journaled[0]} stages", Enclave(sizes.journaled[0])),
+            (f"flat, {sizes.journaled[1]:,} steps", Flat(sizes.journaled[1])),
+        ):
+            group = _group(
+                label,
+                work,
+                (by_hand, subgraphs, journaled_subgraphs, fused, journaled_fused),
+                mode,
+                repetitions=repetitions,
+            )
+            group.told(results, {"sj/h": 1.55, "fj/h": 0.6, "sj/s": None, "fj/f": None})
 
 
 def wall(sizes: Sizes, repetitions: int, results: Results) -> None:
@@ -121,9 +143,16 @@ def streams(sizes: Sizes, repetitions: int, results: Results) -> None:
     memory(sizes.many, results)
 
 
+def steps(sizes: Sizes, repetitions: int, results: Results) -> None:
+    """Bytes and CPU a step in rows of up to 10,000, with a journal in a file and a checkpointer."""
+    measure(sizes.lengths, repetitions, results)
+
+
 MEASURES: dict[str, Measure] = {
     "enclave": enclave,
     "flat": flat,
+    "journal": journal,
+    "steps": steps,
     "wall": wall,
     "session": session,
     "streams": streams,

@@ -41,12 +41,24 @@ class Spent:
     minimum: float
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Bytes on disk of one contender for each step; `beside` is without prompts and answers."""
+
+    work: str
+    contender: str
+    steps: int
+    bytes: float
+    beside: float
+
+
 @dataclass(slots=True)
 class Results:
     """All that was measured."""
 
     ratios: list[Ratio] = field(default_factory=list)
     spent: list[Spent] = field(default_factory=list)
+    written: list[Written] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +98,7 @@ def growth(large: Group, small: Group, letter: str, *, goal: float) -> Ratio:
     many, few = large.beyond(letter, "m"), small.beyond(letter, "m")
     return Ratio(
         large.measure,
-        f"flat, {large.calls:,} steps against {small.calls:,}",
+        f"{large.work} against {small.calls:,}",
         large.mode,
         f"{letter}-m",
         many[0] / few[0],

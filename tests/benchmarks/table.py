@@ -9,6 +9,7 @@ from typing import Any
 from tests.benchmarks.result import Ratio, Results
 
 _RATIO_HEAD = ("", "work", "", "ratio", "goal", "median", "minimum", "")
+_WRITTEN_HEAD = ("steps", "work", "who", "bytes a step", "beside the text")
 _SPENT_HEAD = ("", "work", "", "who", "us a call: median", "minimum")
 
 LEGEND = (
@@ -17,6 +18,7 @@ LEGEND = (
     "s/s  a session of many turns against one of few; its times are for a turn",
     "p/w  the stream primitive against asyncio by hand; its times are for an item and stage",
     "p/ideal  against the sum of latencies      p/most  against what it may make",
+    "sj, fj  the same with a journal in a file; hq  h with SqliteSaver, durability sync",
     "Goals are upper limits for the median of the ratios of all repetitions.",
 )
 
@@ -30,7 +32,13 @@ def as_text(about: Mapping[str, str], repetitions: int, results: Results) -> str
         (one.clock, one.work, one.mode, one.contender, _short(one.median), _short(one.minimum))
         for one in results.spent
     ]
+    written = [
+        (f"{one.steps:,}", one.work, one.contender, f"{one.bytes:,.0f}", f"{one.beside:,.0f}")
+        for one in results.written
+    ]
     parts = [*head, "", *_lines([_RATIO_HEAD, *ratios]), "", *_lines([_SPENT_HEAD, *spent])]
+    if written:
+        parts += ["", *_lines([_WRITTEN_HEAD, *written])]
     return "\n".join(parts)
 
 
@@ -41,6 +49,7 @@ def as_json(about: Mapping[str, str], repetitions: int, results: Results) -> dic
         "repetitions": repetitions,
         "ratios": [{**asdict(ratio), "reached": ratio.reached} for ratio in results.ratios],
         "spent": [asdict(one) for one in results.spent],
+        "written": [asdict(one) for one in results.written],
     }
 
 

@@ -6,18 +6,20 @@ import json
 
 import pytest
 from tests.benchmarks.bare import bare, calls_alone
-from tests.benchmarks.by_hand import by_hand
+from tests.benchmarks.by_hand import by_hand, saved_by_hand
 from tests.benchmarks.command import main
 from tests.benchmarks.contender import Contender, Mode
 from tests.benchmarks.equality import UnequalError, check_equal
 from tests.benchmarks.measures import MODES, Sizes
 from tests.benchmarks.model import EchoModel
-from tests.benchmarks.ours import fused, subgraphs
-from tests.benchmarks.work import Enclave, Fan, Flat, Work
+from tests.benchmarks.ours import fused, journaled_fused, journaled_subgraphs, subgraphs
+from tests.benchmarks.steps import Lengths
+from tests.benchmarks.work import Enclave, Fan, Flat, Parts, Work
 
 SMALLEST = Sizes(
     stages=(1, 2),
     steps=(2, 5),
+    journaled=(1, 2),
     slow_stages=1,
     branches=3,
     limit=2,
@@ -25,11 +27,13 @@ SMALLEST = Sizes(
     turns=(1, 3),
     items=40,
     many=1_000,
+    lengths=Lengths(rows=(4, 8), saved=(4, 6), part=2),
 )
 WORKS: tuple[Work, ...] = (
     Enclave(2),
     Enclave(2, parallel=True),
     Flat(5),
+    Flat(5, keeps=False),
     Fan(5, limit=2),
 )
 
@@ -39,8 +43,38 @@ WORKS: tuple[Work, ...] = (
 def test_contenders_do_the_same_work(work: Work, mode: Mode) -> None:
     """Every contender sends, keeps and records the same, with one path a call."""
     model = EchoModel()
-    contenders = [make(work, model) for make in (by_hand, bare, subgraphs, fused)]
-    check_equal(contenders, model, mode)
+    makers = (by_hand, bare, subgraphs, fused, journaled_subgraphs, journaled_fused)
+    check_equal([make(work, model) for make in makers], model, mode)
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_checkpointer_saves_the_same_work(*, keeps: bool) -> None:
+    """The graph whose state SqliteSaver keeps does what ours do, and leaves a file."""
+    model = EchoModel()
+    saved = saved_by_hand(Flat(5, keeps=keeps), model)
+    check_equal([saved, journaled_fused(Flat(5, keeps=keeps), model)], model, "sync")
+    assert saved.disk is not None
+    assert saved.disk.written() > 10_000
+
+
+def test_parts_are_the_same_in_both_forms() -> None:
+    """Rows that leave their last response alone send and record the same, fused or not."""
+    model = EchoModel()
+    makers = (journaled_subgraphs, journaled_fused)
+    check_equal([make(Parts(2, 3), model) for make in makers], model, "sync")
+
+
+def test_only_the_last_run_counts_on_disk() -> None:
+    """What a contender wrote is the journal of its last run, and clearing takes all of them."""
+    contender = journaled_fused(Flat(3), EchoModel())
+    assert contender.disk is not None
+    contender.run()
+    once = contender.disk.written()
+    contender.run()
+    assert 0 < contender.disk.written() < 1.5 * once
+    contender.disk.clear()
+    contender.run()
+    assert contender.disk.written() > 0
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -115,10 +149,43 @@ def test_all_ratios_are_given(capsys: pytest.CaptureFixture[str]) -> None:
     flows |= {
         (work, "async", "p") for work, _, _ in goals if work.startswith("1,000 items through")
     }
-    fan = {("3 branches, 2 at a time", "async", "f/b")}
-    assert goals == enclaves | flats | walls | sessions | fan | flows
+    walls |= {("3 branches, 2 at a time", "async", "f/b")}
+    journals = {
+        (work, mode, over)
+        for work in ("enclave, 1 stages", "flat, 2 steps")
+        for mode in MODES
+        for over in ("sj/h", "fj/h")
+    }
+    steps = _goals_of_steps()
+    assert goals == enclaves | flats | walls | sessions | flows | journals | steps
     for row in ratios:
         assert row["reached"] == (None if row["goal"] is None else row["median"] <= row["goal"])
+
+
+def _goals_of_steps() -> set[tuple[str, str, str]]:
+    kinds = ("keep nothing", "keep everything", "parts of 2")
+    letters = ("sj", "fj")
+    bytes_and_time = {
+        (f"{kind}, 8 steps against 4", "sync", letter) for kind in kinds for letter in letters
+    }
+    beside = {
+        (f"{kind}, beside the text, of 1,500", "sync", letter)
+        for kind in kinds
+        for letter in letters
+    }
+    beyond = {("keep everything, 8 steps against 4", "sync", f"{letter}-m") for letter in letters}
+    return bytes_and_time | beside | beyond
+
+
+def test_bytes_are_told_beside_the_text(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each step's bytes are counted on disk, and less the text they are those of all journals."""
+    main(["steps", "--reps", "1", "--json"], sizes=SMALLEST)
+    written = json.loads(capsys.readouterr().out)["written"]
+    assert {row["contender"] for row in written} == {"sj", "fj", "hq"}
+    for row in written:
+        assert row["bytes"] > row["beside"] > 0
+        if row["contender"] != "hq":
+            assert row["beside"] < 1_500
 
 
 def test_one_measure_alone_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from tests.benchmarks.contender import Contender, Mode
+from tests.benchmarks.contender import Contender, Mode, Ran
 from tests.benchmarks.equality import once
 
 Clock = Literal["cpu", "wall"]
@@ -53,18 +53,27 @@ def in_turn(
     contenders: Sequence[Contender], mode: Mode, clock: Clock, *, calls: int, repetitions: int
 ) -> dict[str, Times]:
     """Give the times of each contender, by letter."""
-    rounds = max(1, ENOUGH_CALLS // calls) if clock == "cpu" and repetitions > 1 else 1
+    rounds = rounds_of(calls) if clock == "cpu" and repetitions > 1 else 1
     found: dict[str, list[float]] = {contender.letter: [] for contender in contenders}
     for _ in range(repetitions):
         for contender in contenders:
-            seconds = _timed(contender, mode, _CLOCKS[clock], rounds)
+            seconds, _ = timed(contender, mode, clock, rounds)
             found[contender.letter].append(seconds / calls)
     return {letter: Times(tuple(seconds)) for letter, seconds in found.items()}
 
 
-def _timed(contender: Contender, mode: Mode, clock: Callable[[], float], rounds: int) -> float:
+def rounds_of(calls: int) -> int:
+    """Give how often work is done for one time."""
+    return max(1, ENOUGH_CALLS // calls)
+
+
+def timed(contender: Contender, mode: Mode, clock: Clock, rounds: int) -> tuple[float, Ran]:
+    """Give the seconds that a contender takes for its work, and what the last round left."""
+    if contender.disk is not None:
+        contender.disk.clear()
     gc.collect()
-    start = clock()
+    now = _CLOCKS[clock]
+    start = now()
     for _ in range(rounds):
-        once(contender, mode)
-    return (clock() - start) / rounds
+        ran = once(contender, mode)
+    return (now() - start) / rounds, ran

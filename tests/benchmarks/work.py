@@ -29,9 +29,11 @@ class Enclave:
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """Steps in one row; each sees all prompts and answers before it."""
+    """Steps in one row. Each sees all prompts and answers before it; without `keeps` none."""
 
     steps: int
+    _: KW_ONLY
+    keeps: bool = True
 
     @property
     def calls(self) -> int:
@@ -51,6 +53,19 @@ class Fan:
     def calls(self) -> int:
         """Give the number of model calls."""
         return self.branches
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Rows of steps, one after the other; a row leaves its last response alone."""
+
+    rows: int
+    steps: int
+
+    @property
+    def calls(self) -> int:
+        """Give the number of model calls."""
+        return self.rows * self.steps
 
 
 Work = Enclave | Flat | Fan

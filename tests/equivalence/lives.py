@@ -18,7 +18,6 @@ from mergepoint.core.state import State
 from mergepoint.record.check import check_run
 from mergepoint.record.export import transcript_of
 from mergepoint.record.file_store import JOURNAL, FileStore
-from mergepoint.record.read_journal import read_journal
 from mergepoint.record.record import CallRecord
 from mergepoint.record.replay import replay
 from mergepoint.record.transcript import read_transcript
@@ -136,7 +135,9 @@ def gone_on(case: Case, way: Way, folder: Path) -> Left:
 
 
 def replayed(case: Case, way: Way, folder: Path, *, of: Path) -> Left:
-    """Replay a run strictly, without a model."""
+    """Replay a run strictly, without a model; where none was begun, run it."""
+    if not _begun(of):
+        return left_alone(case, way, folder)
     model = TableModel(table=NoAnswers(case.answers.seed))
     end = _ended(case, way, model=model, runs=folder, replay=of / RUN)
     return _left(case, folder, end, model)
@@ -192,8 +193,7 @@ class Lives:
             about["answerer"] = self._answers
         earlier = len(model.saw)
         try:
-            begun = (self.folder / RUN).exists()
-            return _ended(self.case, self.way, resume=begun, **about)
+            return _ended(self.case, self.way, resume=_begun(self.folder), **about)
         except GateOpen as error:
             order = Order(self.case.tree, root_path(self.case.tree))
             for question in error.questions:
@@ -205,7 +205,7 @@ class Lives:
             known = {(path, prompt) for path, _, prompt in self._known}
             called = [(path, lines[-1][1]) for path, lines in model.saw[earlier:]]
             self.again += [path for path, prompt in called if (path, prompt) in known]
-            records = read_journal(self.folder / RUN / JOURNAL)[1]
+            records = FileStore(self.folder).read(RUN)[1] if _begun(self.folder) else ()
             self._known = {_key(record) for record in records if record.answered}
 
 
@@ -242,7 +242,10 @@ def _end(messages: Sequence[Any], outputs: Mapping[str, Any]) -> End:
 
 
 def _left(case: Case, folder: Path, end: End, model: TableModel) -> Left:
-    header, records = read_journal(folder / RUN / JOURNAL)
+    called = tuple(path for path, _ in model.saw)
+    if not _begun(folder):  # a graph that is not given what it takes begins no run
+        return Left(end, {}, called, ())
+    header, records = FileStore(folder).read(RUN)
     answered = [record for record in records if record.answered]
     known = {_key(record): _timeless(record) for record in answered}
     odd = []
@@ -259,7 +262,11 @@ def _left(case: Case, folder: Path, end: End, model: TableModel) -> Left:
     if {_key(record): _timeless(record) for record in told} != known:
         odd.append("the transcript is not what is on record")
     odd += map(str, check_run(folder / RUN, journal=JOURNAL, transcript=TRANSCRIPT))
-    return Left(end, known, tuple(path for path, _ in model.saw), tuple(odd))
+    return Left(end, known, called, tuple(odd))
+
+
+def _begun(folder: Path) -> bool:
+    return (folder / RUN / JOURNAL).exists()
 
 
 def _key(record: CallRecord) -> Key:

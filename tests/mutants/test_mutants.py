@@ -229,8 +229,8 @@ MUTANTS = (
     Seen(
         "the prompt goes before the base",
         CALL,
-        "[*self.lead, *self.base.messages, self.prompt]",
-        "[*self.lead, self.prompt, *self.base.messages]",
+        "[*lead, *base.messages, prompt]",
+        "[*lead, prompt, *base.messages]",
         "a row",
         ALL,
     ),

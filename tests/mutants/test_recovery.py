@@ -33,6 +33,7 @@ JOURNALED = "mergepoint.run.journaled"
 FILE = "mergepoint.record.file_journal"
 PLAIN = "mergepoint.record.plain"
 REPLAY = "mergepoint.record.replay"
+STANDING = "mergepoint.record.standing"
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,31 @@ GUARDED = (
     ),
     Guarded(
         "a failed call is an answer",
-        ANSWERS,
-        "return record.answered and not record.masked",
-        "return not record.masked",
+        STANDING,
+        "if not record.settled:",
+        "if not record.path:",
         "tests.record.test_answers:test_a_failed_call_answers_nothing",
+    ),
+    Guarded(
+        "a hidden answer stands against a whole one",
+        STANDING,
+        "if known is None or known.masked or not record.masked:",
+        "if record.path:",
+        "tests.run.test_asked_again:test_what_stands_is_the_newest_whole_one",
+    ),
+    Guarded(
+        "what was left out is missing in a replay",
+        REPLAY,
+        'if record.kind == "left_out":',
+        'if record.kind == "inner":',
+        "tests.run.test_left_out:test_the_state_of_random_trees_follows_from_their_records",
+    ),
+    Guarded(
+        "a question is written each time that it is asked",
+        DECIDING,
+        "for one in known]:",
+        "for one in known[:0]]:",
+        "tests.run.test_open_gates:test_the_same_question_is_not_written_again",
     ),
     Guarded(
         "one reused answer is given to n samples",
@@ -82,8 +104,8 @@ GUARDED = (
     Guarded(
         "a request is its last message alone",
         "mergepoint.record.request",
-        "for message in messages:",
-        "for message in list(messages)[-1:]:",
+        "behind = messages[lead:]",
+        "behind = messages[-1:]",
         "tests.record.test_answers:test_a_digest_is_of_what_is_said",
     ),
     Guarded(
@@ -200,10 +222,15 @@ LIVES = (
     Mutant(
         "messages of a Call are not read back",
         PLAIN,
-        'messages=tuple(messages_from_dict(data.get("messages", []))),',
+        'messages=tuple(full(made, response) for made in data.get("messages", ())),',
         "messages=(),",
     ),
-    Mutant("results are not read back", PLAIN, 'value=data.get("value"),', "value=None,"),
+    Mutant(
+        "results are not read back",
+        PLAIN,
+        'value=data.get("value", response if data.get("kind") == "call" else None),',
+        "value=None,",
+    ),
     Mutant(
         "a replay forgets what a Call captured",
         REPLAY,

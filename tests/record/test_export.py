@@ -13,7 +13,7 @@ from hypothesis import given, settings
 
 from mergepoint import Block, RunContext, Step, Template, run_generation
 from mergepoint.record.export import NOT_IN_JOURNAL, UNFINISHED, agrees, transcript_of
-from mergepoint.record.plain import jsonable
+from mergepoint.record.jsonable import jsonable
 from mergepoint.record.read_journal import read_journal
 from mergepoint.record.transcript import read_transcript
 from mergepoint.testing.answers import TableModel

@@ -28,7 +28,7 @@ from mergepoint import (
 )
 from mergepoint.core.state import State
 from mergepoint.record.export import transcript_of
-from mergepoint.record.plain import jsonable
+from mergepoint.record.jsonable import jsonable
 from mergepoint.record.read_journal import read_journal
 from mergepoint.record.replay import replay
 from mergepoint.report.show import call_view, to_text

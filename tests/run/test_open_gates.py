@@ -25,7 +25,7 @@ from mergepoint import (
 )
 from mergepoint.record.export import transcript_of
 from mergepoint.record.file_store import FileStore
-from mergepoint.record.plain import jsonable
+from mergepoint.record.jsonable import jsonable
 from mergepoint.record.read_journal import read_journal
 from mergepoint.record.record import CallRecord
 from mergepoint.record.standing import pending

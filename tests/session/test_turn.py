@@ -35,6 +35,7 @@ from mergepoint import (
     open_session,
     run_turn,
 )
+from mergepoint.session.check import check_session
 from mergepoint.session.sessions_at import sessions_at
 from mergepoint.testing.scripted import Answer, ScriptedModel
 
@@ -283,6 +284,19 @@ def test_a_message_that_comes_again_is_answered_once(
     ]
     with pytest.raises(SessionError, match="something else under the id 'm1'"):
         take(turns, memory, "Ho.", message_id="m1")
+
+
+def test_a_snapshot_that_a_kill_kept_back_is_written_when_the_message_comes_again(
+    tmp_path: Path,
+) -> None:
+    """An answer that is in the journal and not in the snapshot is in both after that."""
+    memory = open_session("trip", sessions=tmp_path)
+    turns = TurnRunner(CHAT, model=ScriptedModel(["Hello."]))
+    turns.run(memory, "Hi.", message_id="m1")
+    (tmp_path / "trip" / "session.yaml").unlink()
+    assert turns.run(memory, "Hi.", message_id="m1").text == "Hello."
+    assert "Hello." in (tmp_path / "trip" / "session.yaml").read_text(encoding="utf-8")
+    assert check_session("trip", sessions=tmp_path) == []
 
 
 def test_a_failed_turn_that_was_left_behind_is_over(memory: SessionMemory) -> None:

@@ -170,4 +170,4 @@ def table(items: int, tell: Tell = print) -> list[str]:
 
 
 if __name__ == "__main__":
-    table(4_000)
+    table(2_000)

@@ -12,8 +12,9 @@ from mergepoint.core.errors import MergepointError
 from mergepoint.record.export import NOT_IN_JOURNAL, transcript_of
 from mergepoint.record.header import RunHeader
 from mergepoint.record.hold import held
+from mergepoint.record.jsonable import jsonable
 from mergepoint.record.lines import JournalError, decode
-from mergepoint.record.plain import RECORDS, jsonable, record_from_plain
+from mergepoint.record.plain import RECORDS, record_from_plain
 from mergepoint.record.read_journal import check_format, parsed
 from mergepoint.record.record import CallRecord
 from mergepoint.record.tail import Rows

@@ -10,10 +10,9 @@ import json
 import math
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import NoneType
 from typing import Any
 from zlib import crc32
 
@@ -21,7 +20,6 @@ from mergepoint.core.errors import MergepointError
 
 _DEEPEST = 200  # far from where the parser stops, so that what was written can be read again
 _START = 9  # bytes in front of the body
-_ATOMS = (str, int, NoneType)
 
 
 class JournalError(MergepointError):
@@ -48,12 +46,25 @@ def encode(data: dict[str, Any]) -> bytes:
     Raises JournalError, with the place, for what JSON does not hold: nothing is turned into
     text in silence. Tuples become lists.
     """
-    problem = _problem(data, ())
-    if problem is not None:
-        raise JournalError(problem)
+    texts_in(data)
+    return line_of(data)
+
+
+def texts_in(data: dict[str, Any], *, but: Container[str] = ()) -> list[str]:
+    """Give every text in an object, names too, `but` what stands under some of its names.
+
+    Raises JournalError, with the place, for what JSON does not hold.
+    """
+    texts: list[str] = []
+    _collect({key: value for key, value in data.items() if key not in but}, (), texts)
+    return texts
+
+
+def line_of(data: dict[str, Any]) -> bytes:
+    """Give an object as a line, where it is known to hold only what JSON does."""
     try:
         body = _ENCODER.encode(data).encode("utf-8", "surrogatepass")
-    except ValueError as error:  # a number of thousands of digits
+    except (TypeError, ValueError) as error:  # a number of thousands of digits
         raise JournalError(f"cannot be written as JSON: {error}") from error
     return b"%08x %b\n" % (crc32(body), body)
 
@@ -140,27 +151,33 @@ def line_fault(path: Path, number: int, error: Exception) -> JournalError:
     )
 
 
-def _problem(value: Any, at: tuple[str | int, ...]) -> str | None:
-    """Say what JSON does not hold, and where it is; None if it holds everything."""
-    if isinstance(value, _ATOMS):
-        return None
+def _collect(value: Any, at: tuple[str | int, ...], texts: list[str]) -> None:
+    """Add the texts in a value. Raises JournalError for what JSON does not hold."""
+    for key, inner in _items(value, at):
+        if isinstance(key, str):
+            texts.append(key)
+        elif isinstance(value, dict):
+            raise JournalError(
+                f"{_place(at)}: its key {key!r} is no text, as keys in JSON are; quote it"
+            )
+        if isinstance(inner, str):
+            texts.append(inner)
+        elif inner is not None and not isinstance(inner, int):  # most are: no call, no tuple
+            _collect(inner, (*at, key), texts)
+
+
+def _items(value: Any, at: tuple[str | int, ...]) -> Iterable[tuple[Any, Any]]:
     if isinstance(value, float):
-        return None if math.isfinite(value) else _told(at, repr(value))
+        if not math.isfinite(value):
+            raise JournalError(_told(at, repr(value)))
+        return ()
     if not isinstance(value, (dict, list, tuple)):
-        return _told(at, f"a value of type {type(value).__name__}")
+        raise JournalError(_told(at, f"a value of type {type(value).__name__}"))
     if len(at) > _DEEPEST:
-        return f"{_place(at[:8])}...: is nested more than {_DEEPEST} deep; write it flatter"
-    items: Iterable[tuple[Any, Any]]
-    items = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, inner in items:
-        if not isinstance(key, str) and isinstance(value, dict):
-            return f"{_place(at)}: its key {key!r} is no text, as keys in JSON are; quote it"
-        if isinstance(inner, _ATOMS):  # most are: no call, no tuple
-            continue
-        problem = _problem(inner, (*at, key))
-        if problem is not None:
-            return problem
-    return None
+        raise JournalError(
+            f"{_place(at[:8])}...: is nested more than {_DEEPEST} deep; write it flatter"
+        )
+    return value.items() if isinstance(value, dict) else enumerate(value)
 
 
 def _told(at: tuple[str | int, ...], what: str) -> str:

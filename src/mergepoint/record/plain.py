@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from langchain_core.messages import AIMessage, messages_from_dict, messages_to_dict
+from langchain_core.messages import messages_from_dict, messages_to_dict
 
+from mergepoint.record.jsonable import jsonable
+from mergepoint.record.lean import full, lean
 from mergepoint.record.record import CallKey, CallRecord
 
 RECORDS = ("steps", "inner", "failures", "questions", "others")
@@ -16,7 +17,8 @@ RECORDS = ("steps", "inner", "failures", "questions", "others")
 
 
 def record_to_plain(record: CallRecord) -> dict[str, Any]:
-    """Give a record as JSON data."""
+    """Give a record as JSON data, in which the text of its answer stands once."""
+    usage, message = record.usage, record.message
     return {
         **_rare(record),
         "path": record.path,
@@ -33,25 +35,26 @@ def record_to_plain(record: CallRecord) -> dict[str, Any]:
         "created_at": _iso(record.started),
         "ended_at": _iso(record.ended),
         "seconds": round(max(0.0, record.ended - record.started), 6),
-        "usage": record.usage,
+        "usage": usage,
         "attempts": record.attempt,
         "source": record.source,
         "request": record.request,
-        "message": None if record.message is None else jsonable(_message(record.message)),
+        "message": None if message is None else lean(message, record.response, usage=usage),
         "error": None if record.error is None else dict(record.error),
     }
 
 
 def record_from_plain(data: Mapping[str, Any], run: str) -> CallRecord:
     """Give a record of a run back from its JSON data."""
-    message: Any = None if data["message"] is None else messages_from_dict([data["message"]])[0]
+    message, response, usage = data["message"], data["response"], data["usage"]
+    answer: Any = None if message is None else full(message, response, usage=usage)
     return CallRecord(
         key=CallKey(run, data["host"], data["path"]),
         prompt=data["prompt"],
         lead=tuple(messages_from_dict(data["lead"])),
         context=data["context"]["messages"],
-        response=data["response"],
-        message=message,
+        response=response,
+        message=answer,
         params=data["params"],
         model=data["model"],
         view=data["view"],
@@ -62,8 +65,8 @@ def record_from_plain(data: Mapping[str, Any], run: str) -> CallRecord:
         request=data.get("request", ""),
         error=data["error"],
         kind=data.get("kind", "step"),
-        value=data.get("value"),
-        messages=tuple(messages_from_dict(data.get("messages", []))),
+        value=data.get("value", response if data.get("kind") == "call" else None),
+        messages=tuple(full(made, response) for made in data.get("messages", ())),
         outputs=data.get("outputs", {}),
         cost=data.get("cost"),
         masked=tuple(data.get("masked", ())),
@@ -75,9 +78,11 @@ def _rare(record: CallRecord) -> dict[str, Any]:
     """Give what most records lack, so that it costs them no bytes."""
     rare: dict[str, Any] = {}
     if record.kind != "step":
-        rare |= {"kind": record.kind, "value": jsonable(record.value)}
+        rare["kind"] = record.kind
+        if record.kind != "call" or record.value != record.response:
+            rare["value"] = jsonable(record.value)
     if record.messages:
-        rare["messages"] = jsonable(messages_to_dict(record.messages))
+        rare["messages"] = [lean(made, record.response) for made in record.messages]
     if record.outputs:
         rare["outputs"] = jsonable(record.outputs)
     if record.cost is not None:
@@ -93,27 +98,6 @@ def is_offline(record: CallRecord) -> bool:
     """Say whether the answer came from something that is not a language model."""
     message = record.message
     return message is not None and bool(message.response_metadata.get("not_a_language_model"))
-
-
-def jsonable(value: Any) -> Any:
-    """Give a value with nothing in it that JSON does not hold.
-
-    What providers put into an answer's metadata is theirs; a number that is not finite, a key
-    that is no text or an object of theirs must not cost the record of a call that is paid.
-    """
-    if isinstance(value, Mapping):
-        return {str(key): jsonable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [jsonable(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if value is None or isinstance(value, str | int | float):
-        return value
-    return str(value)
-
-
-def _message(message: AIMessage) -> dict[str, Any]:
-    return messages_to_dict([message])[0]
 
 
 def _iso(seconds: float) -> str:

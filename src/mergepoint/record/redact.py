@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mergepoint.core.errors import MergepointError
-from mergepoint.record.lines import JournalError, encode
+from mergepoint.record.lines import JournalError, line_of, texts_in
 from mergepoint.record.plain import RECORDS
 
 Redact = Callable[[str], str]
@@ -44,8 +44,7 @@ _SECRETS = re.compile(
 # A text in which none of these is found holds nothing that is masked: most records do not. They
 # cost a tenth of the expression above; those that begin with a rare sign are searched together.
 _SIGNS = (
-    rb"sk- hf_ lsv2_ eyj secret s_token h_token bearer header cookie authoriz credential "
-    rb'token":'
+    b"sk- hf_ lsv2_ eyj secret s_token h_token bearer header cookie authoriz credential token\0"
 ).split()
 _RARE = tuple(
     re.compile(form)
@@ -67,6 +66,13 @@ _NAMES = re.compile(
 )
 _METADATA = ("response_metadata", "additional_kwargs")
 _STRUCTURE = ("path", "name", "host", "tree", "run_id", "request", "requests")
+_OURS = frozenset(
+    (
+        *_STRUCTURE,
+        *("view", "source", "context", "attempts", "not_a_language_model"),
+        *("created_at", "ended_at", "seconds"),
+    )
+)
 _TEXTS = ("prompt", "response", "value", "params", "error", "inputs", "outputs", "text", "meta")
 _TAKEN = ("response", "message", "messages", "value", "inputs")
 _IDS = frozenset({"type", "id", "tool_call_id"})
@@ -93,7 +99,7 @@ def redacted(text: str, redact: Redact) -> str:
 def encode_safe(
     plain: dict[str, Any],
     redact: Redact | None,
-    encoded: Callable[[dict[str, Any]], bytes] = encode,
+    encoded: Callable[[dict[str, Any]], bytes] = line_of,
 ) -> bytes:
     """Give the plain data of a header, record or transcript as JSON with its secrets masked.
 
@@ -101,12 +107,14 @@ def encode_safe(
     and parameters; what it gives is masked as well. Paths, ids and types stay. `masked` names the
     fields that a later run would take from here and that are no longer what they were.
 
-    Raises JournalError for a hook that fails, and what `encoded` raises.
+    Raises JournalError for a hook that fails, and for what JSON does not hold.
     """
     if redact is not None:
         plain = _walked(plain, _Hook(redact))
-    line = encoded(plain)
-    return encoded(_walked(plain, _Mask())) if suspicious(line) else line
+    texts = "\0".join((*texts_in(plain, but=_OURS), ""))
+    if suspicious(texts.encode("utf-8", "surrogatepass")):
+        plain = _walked(plain, _Mask())
+    return encoded(plain)
 
 
 def safe(plain: dict[str, Any], redact: Redact | None) -> dict[str, Any]:
@@ -119,14 +127,16 @@ def safe_texts(value: Any, redact: Redact | None) -> Any:
     return _deep(value if redact is None else _deep(value, _Hook(redact), _IDS), _Mask(), _IDS)
 
 
-def suspicious(text: bytes) -> bool:
-    """Say whether there may be something to mask in a JSON text."""
-    lower = text.lower()
-    return (
-        any(sign in lower for sign in _SIGNS)
-        or any(form.search(lower) for form in _RARE)
-        or (b"://" in text and _LOGIN.search(text) is not None)
-    )
+def suspicious(texts: bytes) -> bool:
+    """Say whether there may be something to mask in texts, each of which ends with a zero byte."""
+    lower = texts.lower()
+    for sign in _SIGNS:  # no any(): for short texts its generators cost as much as the search
+        if sign in lower:
+            return True
+    for form in _RARE:
+        if form.search(lower):
+            return True
+    return b"://" in texts and _LOGIN.search(texts) is not None
 
 
 class _Mask:

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from langchain_core.messages import BaseMessage
 
+from mergepoint.record.trail import Hash, Trail
+
 _SIZE = 16
+_TRAILS = 16  # beginnings of requests whose conversations are remembered
 
 
 class Digests:
-    """Digests of messages, each worked out once.
+    """Digests of messages, each worked out once, and of requests, each from where it is new.
 
     A message is known by its identity as an object, and held so that the identity stays its own.
     With `seen` what a message says counts in the form that this function gives it.
@@ -26,6 +31,8 @@ class Digests:
     def __init__(self, seen: Callable[[Any], Any] | None = None) -> None:
         self._seen = seen
         self._known: dict[int, tuple[BaseMessage, bytes]] = {}
+        self._trails: OrderedDict[bytes, Trail] = OrderedDict()
+        self._lock = threading.Lock()
 
     def of(self, message: BaseMessage) -> bytes:
         """Give the digest of a message's type, name, content and tool calls."""
@@ -36,22 +43,39 @@ class Digests:
             known = self._known[id(message)] = (message, _digest(said))
         return known[1]
 
-    def request(self, setting: bytes, messages: Iterable[BaseMessage]) -> str:
-        """Give the digest of a call: its setting and every message it is given, in order."""
-        whole = hashlib.blake2b(setting, digest_size=_SIZE)
-        known = self._known
-        for message in messages:
-            found = known.get(id(message))
-            whole.update(found[1] if found is not None else self.of(message))
+    def request(self, setting: bytes, messages: Sequence[BaseMessage], *, lead: int = 0) -> str:
+        """Give the digest of a call: its setting and every message it is given, in order.
+
+        `lead` counts the messages at the front that are made anew for each call. It changes no
+        digest: what comes behind them is where a conversation is known again.
+        """
+        start = b"".join((setting, *map(self.of, messages[:lead])))
+        behind = messages[lead:]
+        with self._lock:
+            whole = self._trail(start).follow(behind[:-1], self.of)
+        for prompt in behind[-1:]:
+            whole.update(self.of(prompt))
         return whole.hexdigest()
 
-    def once(self, setting: bytes, messages: Iterable[BaseMessage]) -> str:
+    def once(self, setting: bytes, messages: Sequence[BaseMessage]) -> str:
         """Give what `request` gives, for messages that others may change: none of it is kept."""
         return Digests(self._seen).request(setting, messages)
 
     def state(self, messages: Iterable[BaseMessage], outputs: Mapping[str, Any]) -> str:
         """Give the digest of a state: what a gate holds back, or what a Call may look at."""
-        return self.request(_digest(dict(outputs)), messages)
+        whole = _hash(_digest(dict(outputs)))
+        for message in messages:
+            whole.update(self.of(message))
+        return whole.hexdigest()
+
+    def _trail(self, start: bytes) -> Trail:
+        trail = self._trails.get(start)
+        if trail is None:
+            trail = self._trails[start] = Trail(_hash(start))
+            if len(self._trails) > _TRAILS:
+                self._trails.popitem(last=False)
+        self._trails.move_to_end(start)
+        return trail
 
 
 def call_digest(name: str, version: str, given: Any) -> str:
@@ -71,19 +95,26 @@ def setting_digest(
 
 
 def _said(message: BaseMessage) -> list[Any]:
+    fields = vars(message)  # a missing attribute of a pydantic model is found out slowly
     return [
         message.type,
         message.name,
         message.content,
-        getattr(message, "tool_calls", None) or None,
-        getattr(message, "tool_call_id", None),
+        fields.get("tool_calls") or None,
+        fields.get("tool_call_id"),
     ]
 
 
 def _digest(value: Any) -> bytes:
-    text = json.dumps(value, sort_keys=True, ensure_ascii=True, default=_by_type)
-    return hashlib.blake2b(text.encode(), digest_size=_SIZE).digest()
+    return _hash(_ENCODER.encode(value).encode()).digest()
+
+
+def _hash(start: bytes) -> Hash:
+    return hashlib.blake2b(start, digest_size=_SIZE)
 
 
 def _by_type(value: Any) -> str:
     return f"<{type(value).__module__}.{type(value).__qualname__}>"
+
+
+_ENCODER = json.JSONEncoder(sort_keys=True, default=_by_type)

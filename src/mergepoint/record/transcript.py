@@ -13,13 +13,8 @@ from langchain_core.messages import BaseMessage, messages_from_dict, messages_to
 
 from mergepoint.core.errors import MergepointError
 from mergepoint.core.state import State
-from mergepoint.record.plain import (
-    RECORDS,
-    is_offline,
-    jsonable,
-    record_from_plain,
-    record_to_plain,
-)
+from mergepoint.record.jsonable import jsonable
+from mergepoint.record.plain import RECORDS, is_offline, record_from_plain, record_to_plain
 from mergepoint.record.record import CallRecord
 from mergepoint.record.redact import Redact, encode_safe
 from mergepoint.record.replay import Replay, replay

@@ -48,11 +48,14 @@ class Request:
     lead: tuple[BaseMessage, ...]
     base: Messages
     prompt: HumanMessage
+    messages: list[BaseMessage]
 
-    @property
-    def messages(self) -> list[BaseMessage]:
-        """Give the system message, the examples, the base and the prompt."""
-        return [*self.lead, *self.base.messages, self.prompt]
+    @classmethod
+    def of(
+        cls, key: CallKey, lead: tuple[BaseMessage, ...], base: Messages, prompt: HumanMessage
+    ) -> Request:
+        """Give the request of system message, examples, base and prompt, in this order."""
+        return cls(key, lead, base, prompt, [*lead, *base.messages, prompt])
 
     def sent(self) -> ChatPromptValue:
         """Give the messages as LangChain passes them on.
@@ -132,9 +135,10 @@ class StepCall:
         )
         for recorder in recorders:
             if looks_up(recorder):
-                messages = request.messages
-                call.request = recorder.digests.request(self.setting, messages)
-                look_up(call, messages, recorder)
+                call.request = recorder.digests.request(
+                    self.setting, request.messages, lead=len(request.lead)
+                )
+                look_up(call, request.messages, recorder)
         about = {"path": path, "run": facts.run, "host": facts.host, "n": 0}
         if self._step.meta:
             about["meta"] = dict(self._step.meta)
@@ -194,7 +198,7 @@ class StepCall:
             system = _rendered(step.system, path, base, facts)
             lead = (SystemMessage(content=system), *lead)
         key = CallKey(facts.run, facts.host, path)
-        return Request(key, lead, base, prompt_message(key, self._prompt(path, base, facts)))
+        return Request.of(key, lead, base, prompt_message(key, self._prompt(path, base, facts)))
 
     def _prompt(self, path: str, base: Messages, facts: Facts) -> Content:
         prompt = self._step.prompt

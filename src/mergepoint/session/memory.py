@@ -242,6 +242,10 @@ class SessionMemory:
         """
         self._write(lambda past: [cleared(past)], flush=True, settles=True)
 
+    def settle(self) -> None:
+        """Write the snapshot, as at the end of a turn: a kill may have come between the two."""
+        self._write(lambda _: [], flush=False, settles=True)
+
     def holding_turn(self) -> AbstractContextManager[None]:
         """Hold the session for a turn. Raises SessionError while another turn is running."""
         return self._log.turn()
@@ -281,10 +285,8 @@ class SessionMemory:
         with self._lock, self._log.alone(self._mark, flush=flush) as held:
             self._past.take(held.found.entries)
             self._mark = held.found.mark
-            entries = new(self._past)
-            if not entries:
-                return
-            self._mark = held.append(entries)
+            if entries := new(self._past):
+                self._mark = held.append(entries)
             for entry in entries:
                 self._past.commit(entry)
             if settles:

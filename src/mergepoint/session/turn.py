@@ -131,6 +131,7 @@ class Turning:
     def settle(self) -> None:
         """Merge the answer into the session, with the steps that led to it before it."""
         if self.generation is None:
+            self._memory.settle()
             return
         self.log()
         made = self.generation.messages[-1]

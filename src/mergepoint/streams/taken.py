@@ -5,21 +5,21 @@ from __future__ import annotations
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from mergepoint.streams.entry import Entry
 from mergepoint.streams.thing import Thing
 
-MOST: Final = 4096
+MOST: Final = 1024
 
 
 class Taken:
     """Knows an item as long as anything is there that was made from it; memory stays flat.
 
-    The latest items are known in any case: a worker in another process gives back copies.
+    The latest items are known in any case, by the hash of their last entry: a worker in another
+    process gives back copies.
     """
 
     def __init__(self) -> None:
         self._alive: WeakKeyDictionary[Thing, float] = WeakKeyDictionary()
-        self._latest: dict[tuple[str, int], tuple[Entry, float]] = {}
+        self._latest: dict[tuple[str, int], tuple[int, float]] = {}
 
     def __len__(self) -> int:
         return len(self._alive)
@@ -27,7 +27,7 @@ class Taken:
     def add(self, thing: Thing, time: float) -> None:
         """Take note of an item, and when it was pulled."""
         self._alive[thing] = time
-        self._latest[thing.id, len(thing.history)] = (thing.history[-1], time)
+        self._latest[thing.id, len(thing.history)] = (hash(thing.history[-1]), time)
         if len(self._latest) > MOST:
             del self._latest[next(iter(self._latest))]
 
@@ -36,4 +36,4 @@ class Taken:
         if (time := self._alive.get(thing)) is not None or not thing.history:
             return time
         last, time = self._latest.get((thing.id, len(thing.history)), (None, None))
-        return time if last == thing.history[-1] else None
+        return time if last == hash(thing.history[-1]) else None

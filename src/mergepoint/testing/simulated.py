@@ -191,6 +191,7 @@ class SimulatedLoop(Inside):
             self.transcript.append(f"{self._now!r} {_name(callback)}")
         self.steps += 1
         handle._run()
+        del handle, callback  # an error of the task holds this frame, which must not hold the task
 
     def _next(self) -> tuple[asyncio.Handle, Callback]:
         """Give what runs now: the next callback, or any task."""

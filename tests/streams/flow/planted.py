@@ -34,6 +34,13 @@ PLANTED = (
         "while sum(not call.done() for call in self._ready) >= self._limit:",
     ),
     _planted(
+        "the window is wider by one",
+        "held",
+        "window",
+        "while self._held > self._limit:",
+        "while self._held > self._limit + 1:",
+    ),
+    _planted(
         "the input is read without a bound",
         "held",
         "window",
@@ -58,15 +65,15 @@ PLANTED = (
         "more calls than the width",
         "width",
         "window",
-        "if self._counted and self._running >= self._shape.width:",
-        "if self._counted and self._running < 0:",
+        "if self._running == self._shape.width:",
+        "if self._running < 0:",
     ),
     _planted(
         "the order is lost",
         "order",
         "window",
-        "self._ready.append(task)\n        else:\n            self._begun",
-        "self._ready.appendleft(task)\n        else:\n            self._begun",
+        "self._ready.append if shape.ordered",
+        "self._ready.appendleft if shape.ordered",
     ),
     _planted(
         "calls share a context",

@@ -9,10 +9,10 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from select import select as select_ready
 from typing import Any, Final
 
 import click
-import typer
 
 from mergepoint.apps.cli.errors import CommandError
 from mergepoint.apps.cli.output import count, printable, tell
@@ -20,6 +20,7 @@ from mergepoint.core.errors import GateOpen, StepError
 from mergepoint.core.merge import last_response
 from mergepoint.core.path import of_first_iterations, select
 from mergepoint.core.state import State
+from mergepoint.models.halt import HALT
 from mergepoint.record.record import CallRecord
 from mergepoint.tree.decision import Decision, Question
 from mergepoint.tree.gate import Gate
@@ -27,6 +28,7 @@ from mergepoint.tree.node import Node, Order, root_path, walk
 
 # What follows the last `=` that something allowed follows: a name may hold `=` too.
 _ANSWER = re.compile(r"(?P<path>.+?)=(?P<value>[a-z]+|\{.*\})", re.DOTALL)
+_MOMENT = 0.1  # seconds
 _CHOICES: Final = {"a": "approve", "e": "edit", "r": "reject", "l": "later"}
 
 
@@ -66,6 +68,10 @@ def _answer(text: str) -> tuple[str, Any]:
     return found["path"], answer
 
 
+class Later(Exception):
+    """A person who does not decide now."""
+
+
 class Decider:
     """Answers gates: by what was given, else by asking the person at the terminal.
 
@@ -81,6 +87,7 @@ class Decider:
         aside: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.open: list[Question] = []
+        self.asking = False
         self._answers = answers
         self._asks = asks
         self._aside = aside
@@ -90,12 +97,23 @@ class Decider:
         """Give the answer to a question. Raises GateOpen where there is none."""
         found = self._given(question.path)
         if found is None and self._asks:
-            with self._one, self._aside():
-                found = ask(question)
+            found = self._asked(question)
         if found is None:
             self.open.append(question)
             raise GateOpen([question])
         return found
+
+    def _asked(self, question: Question) -> Decision | None:
+        halt = HALT.get()
+        with self._one:
+            if halt is not None and halt.stopped:
+                return None
+            self.asking = True
+            try:
+                with self._aside():
+                    return ask(question)
+            finally:
+                self.asking = False
 
     def _given(self, path: str) -> Any:
         for selector in sorted(self._answers, key=lambda selector: selector != path):
@@ -122,23 +140,33 @@ def ask(question: Question) -> Decision | None:
     """Ask at the terminal what is to happen; None where the person decides later."""
     for line in told_question(question):
         tell(line)
-    while True:
-        choice = _prompt("[a]pprove, [e]dit, [r]eject, or decide [l]ater")
-        word = _CHOICES.get((choice or "l")[:1].lower())
-        if word == "later":
-            return None
-        given = _edited(question) if word == "edit" else {"decision": word}
-        if given is None or word is None:
-            continue
-        if word == "reject":
-            given["feedback"] = _prompt("What should be different? (may be empty)", default="")
-        try:
-            decision = Decision.of(given)
-            question.settled(decision)
-        except StepError as error:
-            tell(str(error), style="yellow")
-            continue
-        return decision
+    try:
+        while True:
+            decision = _chosen(question)
+            if decision is not None:
+                return decision
+    except Later:
+        return None
+
+
+def _chosen(question: Question) -> Decision | None:
+    """Give what is chosen, None where it is to be asked again. Raises Later."""
+    choice = _prompt("[a]pprove, [e]dit, [r]eject, or decide [l]ater")
+    word = _CHOICES.get((choice or "l")[:1].lower())
+    if word == "later":
+        raise Later
+    given = _edited(question) if word == "edit" else {"decision": word}
+    if given is None or word is None:
+        return None
+    if word == "reject":
+        given["feedback"] = _prompt("What should be different? (may be empty)")
+    try:
+        decision = Decision.of(given)
+        question.settled(decision)
+    except StepError as error:
+        tell(str(error), style="yellow")
+        return None
+    return decision
 
 
 def asked(record: CallRecord) -> Question:
@@ -200,13 +228,27 @@ def _changed(text: str, what: str, extension: str) -> str | None:
     if os.environ.get("VISUAL") or os.environ.get("EDITOR"):
         found = click.edit(text, extension=extension)
         return None if found is None or found.strip() == text.strip() else found.rstrip("\n")
-    return _prompt(f"Type {what} (empty: no change; $EDITOR opens an editor)", default="") or None
+    return _prompt(f"Type {what} (empty: no change; $EDITOR opens an editor)") or None
 
 
-def _prompt(words: str, *, default: str | None = None) -> str:
-    """Ask for a line; the end of the input is an empty one."""
+def _prompt(words: str) -> str:
+    """Ask for a line; the end of the input is an empty one. Raises Later in a run that is stopped.
+
+    The line is waited for in small steps: a gate in a thread of its own would not hear of Ctrl-C.
+    """
+    halt = HALT.get()
+    sys.stderr.write(f"{printable(words)}: ")
+    sys.stderr.flush()
+    while not _typed():
+        if halt is not None and halt.stopped:
+            tell()
+            raise Later
+    return sys.stdin.readline().strip()
+
+
+def _typed() -> bool:
+    """Say whether a line stands at the terminal, after a moment."""
     try:
-        answer = typer.prompt(printable(words), default=default, show_default=False, err=True)
-    except typer.Abort:
-        return ""
-    return str(answer)
+        return bool(select_ready([sys.stdin], [], [], _MOMENT)[0])
+    except (OSError, ValueError):  # no file that can be watched
+        return True

@@ -134,7 +134,8 @@ def _lines(error: BaseException, facts: dict[str, Any]) -> list[str]:
 
 
 def _stopped_lines(error: Stopped) -> list[str]:
-    where = f" at {error.path}" if error.path else ""
+    gates = [question.path for question in error.questions] if isinstance(error, Waiting) else []
+    where = f" at {', '.join(gates) or error.path}" if error.path else ""
     where += f" (tried {error.tries:,} times)" if error.tries > 1 else ""
     said = "" if isinstance(error, Interrupted | Waiting) else f": {error.type}: {error}"
     shown = error.answered[-_SHOWN:]

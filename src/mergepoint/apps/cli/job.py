@@ -94,11 +94,12 @@ def carry_out(job: Job, *, quiet: bool) -> Finished:
             context.config["max_concurrency"] = job.command.max_concurrency
         presses: list[int] = []
         try:
-            with _stoppable(watch, presses):
+            with _stoppable(watch, presses, decider):
                 transcript = _generated(job, context, home)
             watch.end()
         except (Exception, KeyboardInterrupt) as error:
-            watch.fail((context.error or {}).get("path", ""))
+            if not isinstance(error, GateOpen):
+                watch.fail((context.error or {}).get("path", ""))
             stopped = _stopped(error, context, home, job.source)
             if isinstance(stopped, Interrupted):
                 stopped.dropped = len(presses) > 1
@@ -174,11 +175,11 @@ def _place(error: BaseException, source: Path | None) -> str:
 
 
 @contextlib.contextmanager
-def _stoppable(watch: Watch, presses: list[int]) -> Iterator[None]:
+def _stoppable(watch: Watch, presses: list[int], decider: Decider) -> Iterator[None]:
     """End the run by KeyboardInterrupt on Ctrl-C and on signals that ask the process to end.
 
     Each is noted in `presses`. After the first the calls in flight land, for as long as the door
-    grants, and none is started; the second drops them.
+    grants, and none is started; the second drops them. Who is asked at a gate then decides later.
     """
     from mergepoint.models.halt import halting
     from mergepoint.models.landing import GRACE
@@ -193,7 +194,8 @@ def _stoppable(watch: Watch, presses: list[int]) -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         presses.append(number)
         watch.notice = _LANDING
-        if len(presses) == 1 and halt.stop():
+        in_flight = halt.stop()
+        if len(presses) == 1 and (in_flight or decider.asking):
             drop.start()
             return
         raise KeyboardInterrupt

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Callable
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
-from functools import partial
 from inspect import CORO_CREATED, getcoroutinestate
 from types import CoroutineType
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
@@ -67,9 +66,10 @@ class Window(Generic[T, R]):
         self._ready: deque[Task] = deque()  # in order: all; else those with news
         self._begun: dict[Task, None] = {}  # not in order: all
         self._fans: dict[Task | None, _Fan] = {}
-        self._counted = shape.prefetch > 0  # else all that is held may run
+        self._enter = self._ready.append if shape.ordered else self._begun.setdefault
+        self._waiting: deque[T] = deque()  # pulled and not begun, which is for a prefetch only
         self._running = 0
-        self._waiting: deque[T] = deque()
+        self._told = shape.prefetch > 0 or not shape.ordered  # of every call that is over
         self._news = Bell()
         self._room = Bell()
         self._ending = False
@@ -78,7 +78,7 @@ class Window(Generic[T, R]):
     async def results(self) -> AsyncGenerator[R, None]:
         """Give the results. Once this generator is over, nothing of it is alive."""
         self._start(asyncio.get_running_loop())
-        ready, fans, room = self._ready, self._fans, self._room
+        ready, fans, room, ordered = self._ready, self._fans, self._room, self._ordered
         task: Task | None = None
         raised: BaseException | None = None
         try:
@@ -92,14 +92,14 @@ class Window(Generic[T, R]):
                     self._held -= 1
                     if room.waiting:
                         self._make_room()
-                    if not self._ordered:
+                    if not ordered:
                         del self._begun[task]
                     if fan is None:
                         yield task.result()
                     else:
                         self._held -= fans.pop(task).ahead
                         task.result()
-                elif self._ordered or task is None:
+                elif ordered or task is None:
                     if self._strict:
                         room.ring()
                     await self._news.wait()
@@ -118,7 +118,7 @@ class Window(Generic[T, R]):
         self._copy = copy_context().copy
         self._create = loop.create_task
         if loop.get_task_factory() is None:  # what the loop does then, for a quarter less
-            self._create = partial(asyncio.Task, loop=loop)
+            self._create = asyncio.Task
         self._pump = Pump(self._pull(), self._news.ring)
 
     def _take(self, fan: _Fan) -> Any:
@@ -133,30 +133,32 @@ class Window(Generic[T, R]):
             self._room.ring()
 
     async def _pull(self) -> None:
+        counted, create, enter = self._shape.prefetch > 0, self._create, self._enter
+        run, name, copy = self._run, self._name, self._copy
         async with self._intake as items:
             self._held += 1  # for the item that is to come
             try:
                 async for item in items:
                     if not self._limit:
                         return
-                    if self._counted and self._running >= self._shape.width:
-                        self._waiting.append(item)
-                    else:
-                        self._begin(item)
                     self._held += 1
+                    if counted and not self._may_begin():
+                        self._waiting.append(item)
+                    else:  # `_begin`, written out: this is done for every item
+                        enter(create(run(item), name=name, context=copy()))
                     while self._held > self._limit:
                         await self._room.wait()
             finally:
                 self._held -= 1
 
+    def _may_begin(self) -> bool:
+        if self._running == self._shape.width:
+            return False
+        self._running += 1
+        return True
+
     def _begin(self, item: T) -> None:
-        task = self._create(self._run(item), name=self._name, context=self._copy())
-        if self._ordered:
-            self._ready.append(task)
-        else:
-            self._begun[task] = None
-        if self._counted:
-            self._running += 1
+        self._enter(self._create(self._run(item), name=self._name, context=self._copy()))
 
     async def _run(self, item: T) -> Any:
         try:
@@ -170,10 +172,18 @@ class Window(Generic[T, R]):
             self._fail()
             raise
         finally:
-            if self._counted:
-                self._next()
-            if self._news.waiting or not self._ordered:
-                self._tell()
+            if self._news.waiting or self._told:
+                self._over()
+
+    def _over(self) -> None:
+        if self._shape.prefetch:
+            if self._waiting and self._limit:
+                self._begin(self._waiting.popleft())
+            else:
+                self._running -= 1
+        listens = self._news.waiting or not self._ordered
+        if listens and self._tell() and not self._strict:
+            self._room.ring()  # for when the taker has taken: it saves a turn of the loop
 
     def _fail(self) -> None:
         """Begin nothing more: neither what is not pulled, nor calls whose task has not yet run."""
@@ -187,19 +197,15 @@ class Window(Generic[T, R]):
             if not _has_run(call):
                 call.cancel()
 
-    def _next(self) -> None:
-        self._running -= 1
-        if self._waiting and self._limit:
-            self._begin(self._waiting.popleft())
-
-    def _tell(self) -> None:
-        """Tell the taker that the running call has made something, or is over."""
+    def _tell(self) -> bool:
+        """Tell the taker, if it waits for it, that the running call made something or is over."""
         task = asyncio.current_task()
         if task is None or (self._ordered and self._ready[0] is not task):
-            return
+            return False
         if not self._ordered and not (self._fans and task in self._ready):
             self._ready.append(task)
         self._news.ring()
+        return True
 
     async def _spread(self, made: AsyncIterable[Any]) -> None:
         """Take the results of a fan-out, ahead of the taker as far as there is room."""

@@ -37,7 +37,7 @@ def export(
     from mergepoint.apps.cli.homes import Homes
     from mergepoint.apps.cli.output import put_json, tell
     from mergepoint.record.export import transcript_of
-    from mergepoint.record.plain import jsonable
+    from mergepoint.record.jsonable import jsonable
     from mergepoint.record.transcript import write_transcript
 
     home = Homes.at(out, store).find_journal(run)
