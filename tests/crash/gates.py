@@ -19,6 +19,7 @@ from tests.crash.trees import gated
 
 from mergepoint.record.export import transcript_of
 from mergepoint.record.questions import answer_questions
+from mergepoint.record.record import CallRecord
 
 LONGEST = 0.7
 """Seconds within which a process is killed that is killed whatever it does."""
@@ -86,7 +87,7 @@ class GateCampaign(Campaign):
         """Count a kill by how many answers were on record, and by what was under way."""
         person = self._person
         person.hear(process.told)
-        answered = {record.path for record in records if record.kind == "gate"}
+        answered = {record.path for record in records if _decides(record)}
         one = " (one of the two)" if len(answered & SIDES) == 1 else ""
         self.survey.hit(len(answered), f"{person.situation(answered)}{one}")
         person.goes_on(answered)
@@ -98,7 +99,7 @@ class GateCampaign(Campaign):
     def wrong(self, run: str, end: Any, undisturbed: Calm) -> Iterator[str]:
         """Give what is not as it should be at the end of a run, and count what was swapped."""
         header, records = self._store.read(run)
-        gates = [record for record in records if record.kind == "gate"]
+        gates = [record for record in records if _decides(record)]
         self.survey.questions += len(gates)
         for gate in gates:
             if gate.value != decision_at(gate.path):
@@ -123,3 +124,8 @@ class GateCampaign(Campaign):
             process.say(answers)
             if fate == "answered" and not times:
                 return
+
+
+def _decides(record: CallRecord) -> bool:
+    """Say whether a record is a decision; a gate's question stands on record too."""
+    return record.kind == "gate" and record.answered
