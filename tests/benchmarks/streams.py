@@ -119,23 +119,26 @@ def first_result(latency: float, repetitions: int, results: Results) -> None:
         await asyncio.sleep(latency)
         return item
 
-    async def first(stage: Stage) -> float:
+    async def first(stage: Stage) -> tuple[float, float]:
         stream: AsyncIterator[int] = each(range(100))
         for _ in range(STAGES):
             stream = stage(stream, slow)
-        start = time.perf_counter()
+        start, busy = time.perf_counter(), time.process_time()
         await anext(stream)
-        return (time.perf_counter() - start) / (STAGES * latency)
+        ideal = STAGES * latency
+        return (time.perf_counter() - start) / ideal, time.process_time() - busy
 
     contenders: dict[str, Stage] = {"w": ordered_map, "p": wide}
-    found: dict[str, list[float]] = {letter: [] for letter in contenders}
+    found: dict[str, list[tuple[float, float]]] = {letter: [] for letter in contenders}
     for _ in range(repetitions):
         for letter, stage in contenders.items():
             gc.collect()
             found[letter].append(asyncio.run(first(stage)))
     work = f"first of {STAGES} stages of {latency * 1_000:g} ms, {WIDTH} wide"
     for letter, goal in (("w", None), ("p", 1.1)):
-        times = Times(tuple(found[letter]))
+        times, busy = (Times(column) for column in zip(*found[letter], strict=True))
+        spent = (busy.median * 1e6, busy.minimum * 1e6)
+        results.spent.append(Spent("cpu", work, "async", letter, "cpu", *spent))
         over = f"{letter}/ideal"
         results.ratios.append(Ratio("wall", work, "async", over, times.median, times.minimum, goal))
 
