@@ -49,12 +49,6 @@ async def decompose(
     a model gives no parts goes on with the status `failed` and the `reason`.
     """
 
-    def many(parts: Parts) -> str | None:
-        if any(not part.strip() for part in parts.parts):
-            return "a part is blank"
-        found = len(parts.parts)
-        return None if found <= params.most else f"{found} parts, at most {params.most}"
-
     async def parted(thing: Thing) -> list[Thing]:
         if failed(thing):
             return [thing]
@@ -65,24 +59,33 @@ async def decompose(
             params.prompt,
             schema=Parts,
             extra={"most": params.most},
-            check=many,
+            check=lambda parts: _too_many(parts, params.most),
         )
         if found.value is None:
             return [failing(thing, found.reason)]
-        parts = found.value.parts
-        last = ctx.child(thing, len(parts) - 1)
-        marks = group_marks(thing.id, [thing, last])
-        return [
-            ctx.child(thing, number)
-            .plus({**marks, "group_size": len(parts)})
-            .plus(kind=params.kind, question=thing.content, rank=number + 1)
-            .redrafted(part)
-            for number, part in enumerate(parts)
-        ]
+        return _children(thing, found.value.parts, params.kind, ctx)
 
     async with aclosing(_parts(ctx, items, parted)) as stream:
         async for part in stream:
             yield part
+
+
+def _too_many(parts: Parts, most: int) -> str | None:
+    if any(not part.strip() for part in parts.parts):
+        return "a part is blank"
+    found = len(parts.parts)
+    return None if found <= most else f"{found} parts, at most {most}"
+
+
+def _children(thing: Thing, parts: list[str], kind: str, ctx: BlockContext) -> list[Thing]:
+    marks = group_marks(thing.id, [thing, ctx.child(thing, len(parts) - 1)])
+    return [
+        ctx.child(thing, number)
+        .plus({**marks, "group_size": len(parts)})
+        .plus(kind=kind, question=thing.content, rank=number + 1)
+        .redrafted(part)
+        for number, part in enumerate(parts)
+    ]
 
 
 async def _parts(
