@@ -40,7 +40,7 @@ QUICK = Sizes(
     journaled=(10, 100),
     slow_stages=3,
     branches=100,
-    lengths=Lengths(rows=(50, 500), saved=(50, 100), part=10),
+    lengths=Lengths(rows=(50, 500), growing=(50, 500), saved=(50, 100), part=10),
 )
 
 Measure = Callable[[Sizes, int, Results], None]

@@ -24,7 +24,7 @@ SMALLEST = Sizes(
     branches=3,
     limit=2,
     latency=0.001,
-    lengths=Lengths(rows=(4, 8), saved=(4, 6), part=2),
+    lengths=Lengths(rows=(4, 8), growing=(4, 8), saved=(4, 6), part=2),
 )
 WORKS: tuple[Work, ...] = (
     Enclave(2),
