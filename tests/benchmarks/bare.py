@@ -10,7 +10,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from tests.benchmarks import work as text
-from tests.benchmarks.contender import Contender, Ran
+from tests.benchmarks.contender import Contender, Ran, Row
 from tests.benchmarks.transcript import HandTranscript
 from tests.benchmarks.work import CRITICS, QUESTION, Enclave, Fan, Flat, Work
 
@@ -36,10 +36,17 @@ def calls_alone(work: Work, model: BaseChatModel) -> Contender:
 
     The conversation is played once beforehand, so each call is sent what it is sent elsewhere.
     """
-    loop = _Loop(model)
-    loop.perform(work)
-    played = loop.ran()
-    messages = list(played.messages)
+    if not isinstance(work, Flat):
+        raise TypeError("only the calls of a flat row are made alone")
+    messages: list[BaseMessage] = [HumanMessage(QUESTION)]
+    rows: list[Row] = []
+    for step in range(1, work.steps + 1):
+        messages.append(HumanMessage(text.step_prompt(step)))
+        answer = model._generate(messages).generations[0].message
+        messages.append(answer)
+        tokens = getattr(answer, "usage_metadata", {})["total_tokens"]
+        rows.append((text.step_name(step), text.step_prompt(step), str(answer.text), tokens))
+    played = Ran(messages, {}, lambda: rows)
 
     def run() -> Ran:
         for sent in range(2, len(messages), 2):

@@ -48,7 +48,7 @@ QUICK = Sizes(
     items=2_000,
     many=100_000,
     journaled=(10, 100),
-    lengths=Lengths(rows=(50, 500), saved=(50, 100), part=10),
+    lengths=Lengths(rows=(50, 500), growing=(50, 500), saved=(50, 100), part=10),
 )
 
 Measure = Callable[[Sizes, int, Results], None]

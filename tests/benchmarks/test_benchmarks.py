@@ -27,7 +27,7 @@ SMALLEST = Sizes(
     turns=(1, 3),
     items=40,
     many=1_000,
-    lengths=Lengths(rows=(4, 8), saved=(4, 6), part=2),
+    lengths=Lengths(rows=(4, 8), growing=(4, 8), saved=(4, 6), part=2),
 )
 WORKS: tuple[Work, ...] = (
     Enclave(2),
