@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -38,3 +39,9 @@ def memory() -> Iterator[Path]:
     shared = Path("/dev/shm")  # noqa: S108  (a folder of its own is made in it)
     with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as folder:
         yield Path(folder)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let Ctrl-C interrupt again: who runs the tests in the background may have it ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
