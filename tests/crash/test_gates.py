@@ -68,6 +68,6 @@ def test_a_killed_run_asks_nobody_twice(
 def test_many_killed_runs_ask_nobody_twice(
     tmp_path: Path, saver: Kind, way: Way, form: Form, record_property: Record
 ) -> None:
-    """With each saver and none, in each way an answer can come in, the same holds for 15 kills."""
-    survey = surveyed(15, tmp_path, saver, way, form, record_property)
+    """With each saver and none, in each way an answer can come in, the same holds for 8 kills."""
+    survey = surveyed(8, tmp_path, saver, way, form, record_property)
     assert survey.second <= (0 if way == "journal" else survey.on_their_way)
