@@ -38,8 +38,10 @@ def decide(
 ) -> Decision:
     """Give the decision at a gate: one on record, the gate's own function's, or the answerer's.
 
-    The gate's function leaves it to the answerer by None, or to nobody by GateOpen. Where nobody answers, or the answerer raises GateOpen, it raises GateOpen, or with `interrupts`
-    stops the graph it runs in.
+    The gate's function leaves it to the answerer by None, or to nobody by GateOpen. Where nobody
+    answers, or the answerer raises GateOpen, it raises GateOpen, or with `interrupts` stops the
+    graph it runs in.
+
     Raises StepError for an answer that does not fit.
     """
     asked = Asking(question, facts, config)

@@ -23,7 +23,8 @@ Phase = Literal["waiting", "running", "done", "failed", "left out"]
 class Part:
     """A node of the tree, with the sums over the calls in it, of models and of functions.
 
-    A loop has as many parts as iterations began, at least one unless it may be skipped; `said` is what a person decided.
+    A loop has as many parts as iterations began, at least one unless it may be skipped; `said` is
+    what a person decided.
     """
 
     path: str
