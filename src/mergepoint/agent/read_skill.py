@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ def skill_in(folder: Path) -> tuple[Skill | None, list[Fault]]:
     if len(data) > _LONGEST:
         return None, [Fault(f"{file}:1", f"larger than {_LONGEST:,} bytes")]
     reading = _Reading(folder, file, text.splitlines())
-    fields = reading.fields()
+    fields: dict[str, Any] = reading.fields()
     sections = reading.sections()
     tools_file = folder / TOOLS_FILE
     tools, faults = contracts_in(tools_file) if tools_file.is_file() else ((), [])
@@ -137,11 +138,11 @@ class _Reading:
                 files[name] = self._folder / name
         return files
 
-    def sections(self) -> dict[str, str]:
+    def sections(self) -> dict[str, Any]:
         """Give the texts of the sections, by field."""
         found: dict[str, str] = {}
         places = [*self._headings(), _Heading(len(self._lines) + 1, "")]
-        for heading, following in zip(places, places[1:], strict=False):
+        for heading, following in itertools.pairwise(places):
             field = SECTIONS.get(heading.title)
             text = "\n".join(self._lines[heading.line : following.line - 1]).strip()
             if field is None:
