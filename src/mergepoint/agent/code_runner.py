@@ -7,7 +7,24 @@ from typing import Protocol
 
 from mergepoint.agent.code_job import CodeJob
 from mergepoint.agent.code_run import CodeRun
+from mergepoint.agent.sandbox.bubblewrap import Bubblewrap
+from mergepoint.agent.sandbox.monty import Monty
+from mergepoint.agent.sandbox.unsafe_subprocess import UnsafeSubprocess
 from mergepoint.core.errors import SandboxMissing
+
+SAFE = ("bubblewrap", "monty")
+"""What is chosen without a name: the first of these that works."""
+
+_BACKENDS: dict[str, type[Bubblewrap | Monty | UnsafeSubprocess]] = {
+    "bubblewrap": Bubblewrap,
+    "monty": Monty,
+    "unsafe_subprocess": UnsafeSubprocess,
+}
+_WAYS_OUT = """Three ways out:
+  - install bubblewrap (on Debian and Ubuntu: apt-get install bubblewrap)
+  - pip install 'mergepoint[monty]', a subset of Python
+  - give a runner of your own (see mergepoint.agent.CodeRunner); where the machine confines already,
+    code_runner("unsafe_subprocess"), which confines nothing"""
 
 
 class CodeRunner(Protocol):
@@ -33,4 +50,16 @@ def code_runner(name: str | None = None) -> CodeRunner:
     Raises SandboxMissing where the runner (or without a name, each safe one) does not work here,
     with the reasons and the ways out, and ValueError for an unknown name.
     """
-    raise SandboxMissing("no backend is built yet")
+    if name is not None and name not in _BACKENDS:
+        raise ValueError(f"no code runner {name!r}; there are: {', '.join(_BACKENDS)}")
+    reasons = {}
+    for one in (name,) if name else SAFE:
+        runner = _BACKENDS[one]()
+        try:
+            runner.probe()
+        except SandboxMissing as error:
+            reasons[one] = str(error)
+        else:
+            return runner
+    told = "".join(f"\n  {one}: {reason}" for one, reason in reasons.items())
+    raise SandboxMissing(f"nothing here confines code of a model:{told}\n{_WAYS_OUT}")
