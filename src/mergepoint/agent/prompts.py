@@ -86,7 +86,7 @@ class Prompts:
             review = context.read("plan_review") or {}
             return _prompt(NOT_APPROVED, {"reason": review.get("feedback") or "it was rejected"})
         if run is None:
-            return _prompt(CHAT, {}, context)
+            return _prompt(CHAT, {"skills": self._skills()}, context)
         if run["ok"]:
             return _prompt(FROM_OUTPUT, {"output": run["so_far"] or "(nothing)"}, context)
         parts = {"problem": run.get("refused") or _failure(run)}
