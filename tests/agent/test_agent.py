@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.messages import HumanMessage
 
 from mergepoint import (
     BudgetExceeded,
@@ -392,6 +393,10 @@ def test_listeners_hear_of_everything_once(tmp_path: Path) -> None:
     asyncio.run(run())
     ended = [one.path for one in events if one.kind == "end" and one.of != "gate"]
     assert len(ended) == len(set(ended)) == 6
+    told = "".join(
+        one.text for one in events if one.kind == "token" and one.path.endswith("respond")
+    )
+    assert told == "Done."
     assert pieces == [("agent/work/iteration_01/execute", text) for text in ("one\n", "two\n")]
 
 
@@ -447,14 +452,14 @@ def test_it_is_a_tree_like_any_other(tmp_path: Path) -> None:
     assert to_svg(tree).startswith("<svg")
     compile_graph(tree, model=model())
     scripted = model(SKILL, code=[program("print(1)")])
-    ran = run_generation(tree, model=scripted, messages=[("user", "Sum.")], runs=tmp_path)
+    ran = run_generation(tree, model=scripted, messages=[HumanMessage("Sum.")], runs=tmp_path)
     again = run_generation(
-        tree, model=model(), messages=[("user", "Sum.")], runs=tmp_path, replay=ran.path_of_run
+        tree, model=model(), messages=[HumanMessage("Sum.")], runs=tmp_path, replay=ran.path_of_run
     )
     assert again.text == ran.text == "Done."
     poor = agent(runner=ScriptedRunner(), ask=(), budget={"calls": 1})
     with pytest.raises(BudgetExceeded):
-        run_generation(poor, model=model(SKILL), messages=[("user", "Sum.")], runs=tmp_path)
+        run_generation(poor, model=model(SKILL), messages=[HumanMessage("Sum.")], runs=tmp_path)
 
 
 def test_a_tool_may_not_take_the_agents_own_name(tmp_path: Path) -> None:

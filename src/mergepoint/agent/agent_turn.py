@@ -29,9 +29,9 @@ from mergepoint.agent.code_in import code_problem
 from mergepoint.agent.execute import OUTPUT
 from mergepoint.agent.plan import Plan, plan_of
 from mergepoint.core.errors import GateOpen, SessionError, StepError
-from mergepoint.record.journal import MemoryJournal
 from mergepoint.record.questions import answer_questions
 from mergepoint.run.recorder import Event, Recorder
+from mergepoint.run.streaming_recorder import StreamingRecorder
 from mergepoint.session.memory import SessionMemory
 from mergepoint.session.turn import Reply
 from mergepoint.session.turn_runner import TurnRunner, cancel_turn
@@ -207,7 +207,7 @@ def _heard(memory: SessionMemory, listeners: Listeners) -> Iterator[Recorder]:
 
     token = OUTPUT.set(listeners.output)
     try:
-        yield Recorder(MemoryJournal(), on_event=tell)
+        yield Recorder() if event is None else StreamingRecorder(on_event=tell)
     finally:
         OUTPUT.reset(token)
 
