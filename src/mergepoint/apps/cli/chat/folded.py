@@ -66,7 +66,7 @@ class Folded:
         elif event.kind == "end" and event.of == "gate":  # a rule decided, and nobody was asked
             back = " - sent back" if event.text == "reject" else ""
             self._line(self._held and f"{self._held}{back}")
-        elif event.kind == "error" and not self._quiet:
+        elif event.kind == "error" and event.text.strip():
             self._line(f"{names[-1]} failed: {brief(event.text, _WIDE)}")
 
     def output(self, path: str, text: str) -> None:
@@ -92,13 +92,16 @@ class Folded:
     def _say(self, text: str) -> None:
         if self._status is not None:
             self._status.update(_plain(text))
+            self._status.start()
 
     def _stop(self) -> None:
+        """Take the line that moves off the terminal, before another is written."""
         if self._status is not None:
             self._status.stop()
 
     def _line(self, text: str) -> None:
         if text and not self._quiet:
+            self._stop()
             tell(f"  {text}", style="dim")
 
 
