@@ -119,6 +119,7 @@ class Bubblewrap:
                 *(bwrap, *_NAMESPACES, "--seccomp", str(rules.fileno()), "--info-fd", str(tell)),
                 *_environment(),
                 *_system(self.readable),
+                *_of_the_kernel(),
                 *_folders(job.limits),
                 *(word for name, how, what in given for word in (how, what, f"{WORK}/{name}")),
                 *("--remount-ro", "/", "--chdir", WORK, "--"),
@@ -166,6 +167,10 @@ def _system(readable: Sequence[Path]) -> Iterator[str]:
             yield from ("--ro-bind", name, name)
     for path in readable:
         yield from ("--ro-bind", str(path), str(path))
+
+
+def _of_the_kernel() -> Iterator[str]:
+    """Give the mounts of /proc and /dev."""
     yield from ("--proc", "/proc")
     for name in ("/proc/sys", "/proc/pressure"):
         if Path(name).exists():
