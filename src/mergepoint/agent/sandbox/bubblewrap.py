@@ -51,7 +51,9 @@ import os
 facts = dict(line.split(":", 1) for line in open("/proc/self/status"))
 assert os.getuid() == 1000 and int(facts["CapEff"], 16) == int(facts["CapBnd"], 16) == 0
 assert facts["NoNewPrivs"].strip() == "1" and facts["Seccomp"].strip() == "2"
-assert sorted(os.listdir("/work")) == []
+first = open("/proc/1/environ", "rb").read()
+assert not first, first[:20]
+assert dict(line.split(":", 1) for line in open("/proc/1/status"))["Seccomp"].strip() == "2"
 try:
     open("/proc/sys/kernel/core_pattern", "r+")
 except OSError:
@@ -117,6 +119,7 @@ class Bubblewrap:
                 *(bwrap, *_NAMESPACES, "--seccomp", str(rules.fileno()), "--info-fd", str(tell)),
                 *_environment(),
                 *_system(self.readable),
+                *_of_the_kernel(),
                 *_folders(job.limits),
                 *(word for name, how, what in given for word in (how, what, f"{WORK}/{name}")),
                 *("--remount-ro", "/", "--chdir", WORK, "--"),
@@ -128,6 +131,7 @@ class Bubblewrap:
                 confined=True,
                 keep=(rules.fileno(), tell, *(int(what) for _, how, what in given if how == _COPY)),
                 info=hear,
+                env={},  # bwrap keeps its own readable in /proc/1/environ, --clearenv or not
                 **_as_nobody(),
             )
 
@@ -163,7 +167,14 @@ def _system(readable: Sequence[Path]) -> Iterator[str]:
             yield from ("--ro-bind", name, name)
     for path in readable:
         yield from ("--ro-bind", str(path), str(path))
-    yield from ("--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys")
+
+
+def _of_the_kernel() -> Iterator[str]:
+    """Give the mounts of /proc and /dev."""
+    yield from ("--proc", "/proc")
+    for name in ("/proc/sys", "/proc/pressure"):
+        if Path(name).exists():
+            yield from ("--ro-bind", name, name)
     for name in _HIDDEN:
         if Path("/proc", name).exists():
             yield from ("--ro-bind", "/dev/null", f"/proc/{name}")

@@ -94,8 +94,8 @@ class _Found:
                 return f"more than {self.count} files"
             if size > self.most:
                 return f"{size} bytes, more than may be left"
-            data = opened.read(self.most + 1)
-        if len(data) > self.most:
+            data = opened.read(size + 1)
+        if len(data) > size:
             return "it grew"
         self.most -= len(data)
         self.files.append(MadeFile(name, len(data), data))

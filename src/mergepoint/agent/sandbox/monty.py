@@ -205,6 +205,8 @@ class _Feeding:
             asked = Asked(name, tuple(given[0]), given[1])
             coming = call_tool(asked, self._job.tools[name])
             self._call = asyncio.run_coroutine_threadsafe(coming, self._loop)
+            if self.stopped is not None:
+                self._call.cancel()
             call = self._call.result()
             self.calls.append(call)
             if call.error is not None:

@@ -108,17 +108,17 @@ def start(
                 )
             )
         assert process.stdout is not None  # noqa: S101  (it is started with a pipe)
+        started = Started(process, process.stdout, ours, opened)
         try:
-            folders = _ready(ours, count=len(inside.FOLDERS) if confined else 0)
-        except OSError as error:
+            started.folders = _ready(ours, count=len(inside.FOLDERS) if confined else 0)
+            for folder in started.folders:
+                opened.callback(os.close, folder)
+            if info is not None:
+                started.init = os.pidfd_open(_init(info))
+                opened.callback(os.close, started.init)
+        except (OSError, ValueError, LookupError) as error:
             process.kill()
             raise SandboxMissing(f"it does not start: {_said(process)}") from error
-        for folder in folders:
-            opened.callback(os.close, folder)
-        started = Started(process, process.stdout, ours, opened, folders)
-        if info is not None:
-            started.init = os.pidfd_open(_init(info))
-            opened.callback(os.close, started.init)
         started.opened = opened.pop_all()
     return started
 
@@ -158,7 +158,8 @@ def _ready(line: socket.socket, count: int) -> tuple[int, ...]:
 
 
 def _init(info: int) -> int:
-    """Give the number of the namespace's first process, as bwrap tells it."""
+    """Give the number of the namespace's first process, which bwrap has told by now."""
+    os.set_blocking(info, False)
     return int(json.loads(os.read(info, 4096))["child-pid"])
 
 
