@@ -400,6 +400,22 @@ def test_listeners_hear_of_everything_once(tmp_path: Path) -> None:
     assert pieces == [("agent/work/iteration_01/execute", text) for text in ("one\n", "two\n")]
 
 
+def test_listeners_hear_of_the_next_turn_as_of_the_first(tmp_path: Path) -> None:
+    """The paths of a turn before, a cancelled one too, are not taken for those of this one."""
+    talk = Talk(tmp_path, model([SKILL, CHAT, CHAT], respond=["One.", "Two."]), [])
+    events: list[Event] = []
+
+    async def run() -> None:
+        assert isinstance(await say(talk.turns, talk.memory, "Sum."), Pending)
+        cancel(talk.memory)
+        for _ in range(2):
+            await say(talk.turns, talk.memory, "Hi.", listeners=Listeners(event=events.append))
+
+    asyncio.run(run())
+    ended = [one.path for one in events if one.kind == "end" and one.of == "step"]
+    assert ended == ["agent/planning/iteration_01/propose", "agent/respond"] * 2
+
+
 def test_stopping_a_turn_stops_what_it_runs(tmp_path: Path) -> None:
     """A cancelled task cancels the run of the program, and the turn is over."""
     stopped: list[bool] = []

@@ -100,7 +100,9 @@ async def say(
     With a `message_id` of a user interface the same message is never answered twice. Raises what
     `TurnRunner.arun` raises: SessionError while another turn is unfinished, for one.
     """
-    with _heard(memory, listeners) as recorder:
+    memory.refresh()
+    before = message_id is not None and message_id in memory.past.by_id
+    with _heard(listeners, _on_record(memory) if before else frozenset()) as recorder:
         try:
             return await turns.arun(memory, text, message_id=message_id, recorder=recorder)
         except GateOpen:
@@ -115,7 +117,8 @@ async def go_on(
     Nothing that is on record is done again. Raises SessionError where there is nothing to go on
     with, and what `TurnRunner.aresume` raises.
     """
-    with _heard(memory, listeners) as recorder:
+    memory.refresh()
+    with _heard(listeners, _on_record(memory)) as recorder:
         try:
             return await turns.aresume(memory, recorder=recorder)
         except GateOpen:
@@ -197,9 +200,9 @@ def _check_edit(found: Pending, decision: Decision) -> None:
 
 
 @contextmanager
-def _heard(memory: SessionMemory, listeners: Listeners) -> Iterator[Recorder]:
+def _heard(listeners: Listeners, known: frozenset[str]) -> Iterator[Recorder]:
     """Give a recorder that tells of what happens now, and not of what is on record already."""
-    event, known = listeners.event, _on_record(memory)
+    event = listeners.event
 
     def tell(one: Event) -> None:
         if event is not None and one.path not in known:
@@ -213,8 +216,7 @@ def _heard(memory: SessionMemory, listeners: Listeners) -> Iterator[Recorder]:
 
 
 def _on_record(memory: SessionMemory) -> frozenset[str]:
-    """Give the paths of the unfinished turn that have their answer."""
-    memory.refresh()
+    """Give the paths of the last turn that have their answer."""
     asked = memory.past.asked(memory.turn)
     runs = memory.runs()
     if asked is None or not asked.run or not runs.has(asked.run):

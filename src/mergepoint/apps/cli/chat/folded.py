@@ -39,7 +39,7 @@ class Folded:
     def turning(self) -> Iterator[None]:
         """Show a turn while it runs."""
         console = told()
-        self._streamed = ""
+        self._streamed, self._held = "", ""
         if self._quiet or not console.is_terminal or console.is_dumb_terminal:
             yield
             return
@@ -65,7 +65,8 @@ class Folded:
                 self._line(self._held)
         elif event.kind == "end" and event.of == "gate":  # a rule decided, and nobody was asked
             back = " - sent back" if event.text == "reject" else ""
-            self._line(self._held and f"{self._held}{back}")
+            if not (back and names[1:2] == ["work"]):  # the run says why
+                self._line(self._held and f"{self._held}{back}")
         elif event.kind == "error" and event.text.strip():
             self._line(f"{names[-1]} failed: {brief(event.text, _WIDE)}")
 
