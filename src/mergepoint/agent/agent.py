@@ -60,7 +60,8 @@ def agent(
     `continuations` times. What cannot be run (a plan without a known skill, an answer without a
     program, one that does not compile) is sent back without asking.
 
-    Outputs: plan, plan_review, code, code_review, run. Raises TreeError, and SkillError for a tool
+    The user's last message is what it answers; a run without a conversation has it as its input
+    `request`. Outputs: proposal, plan, plan_review, draft, code, code_review, run. Raises TreeError, and SkillError for a tool
     whose name is taken.
     """
     known = SkillLibrary.at(EXAMPLES) if skills is None else skills
@@ -77,6 +78,7 @@ def agent(
         ],
         name=name,
         merge="last_response",
+        inputs=(("request", ""),),
         budget=budget,
     )
 

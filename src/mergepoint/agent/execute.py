@@ -112,7 +112,6 @@ def _plain(run: CodeRun) -> dict[str, Any]:
         "stopped": run.stopped,
         "truncated": run.truncated,
         "backend": run.backend,
-        "seconds": round(run.seconds, 3),
         "made": [f"{one.name} ({one.size} bytes)" for one in run.made[:_SHOWN]],
         "tools": [call.name for call in run.tool_calls[:_SHOWN]],
     }

@@ -132,6 +132,9 @@ def _prompt(task: str, parts: Mapping[str, str], context: PromptContext | None =
 
 
 def _request(context: PromptContext) -> str:
-    """Give what the user said last; in a turn it is the last message of the base."""
+    """Give what the user said last; in a turn it is the last message of the base.
+
+    A run without a conversation has it as its input.
+    """
     said = [str(one.text) for one in context.messages if one.type == "human"]
-    return said[-1] if said else ""
+    return said[-1] if said else str(context.inputs.get("request") or "")

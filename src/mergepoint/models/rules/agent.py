@@ -6,6 +6,7 @@ the example of the skill, with the settings at its top set to what the request n
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -50,6 +51,8 @@ def planned(conversation: Conversation) -> dict[str, Any] | None:
 def agent_answer(conversation: Conversation) -> str | None:
     """Give the program or the answer that an agent asks for, None where none does."""
     task = conversation.task
+    if (plan := planned(conversation)) is not None:
+        return json.dumps(plan, ensure_ascii=False)
     if task.startswith(CODE):
         return f"```python\n{_program(task).strip()}\n```"
     if task.startswith(FROM_OUTPUT):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from mergepoint.apps.cli.output import brief, count, put, put_piece, tell, told
+from mergepoint.apps.cli.output import brief, clock, count, put, put_piece, tell, told
 from mergepoint.core.path import ITERATION
 from mergepoint.run.recorder import Event
 
@@ -34,6 +35,7 @@ class Folded:
         self._status: Status | None = None
         self._streamed = ""
         self._held = ""  # the line of what a gate holds back
+        self._began = 0.0
 
     @contextlib.contextmanager
     def turning(self) -> Iterator[None]:
@@ -54,13 +56,14 @@ class Folded:
         """Take in an event of the turn."""
         names = event.path.split("/")
         if event.kind == "start" and names[-1] in _DOING:
+            self._began = time.monotonic()
             self._say(f"{_DOING[names[-1]]}{_attempt(names)}...")
         elif event.kind == "token" and len(names) == 2 and names[-1] == "respond":
             self._stop()
             put_piece(event.text)
             self._streamed += event.text
         elif event.kind == "end" and event.of == "call":
-            self._held = _line_of(names, event.text)
+            self._held = _line_of(names, event.text, clock(time.monotonic() - self._began))
             if names[-1] == "execute":
                 self._line(self._held)
         elif event.kind == "end" and event.of == "gate":  # a rule decided, and nobody was asked
@@ -120,7 +123,7 @@ def _attempt(names: list[str]) -> str:
     return f" (attempt {number})" if number > 1 else ""
 
 
-def _line_of(names: list[str], text: str) -> str:
+def _line_of(names: list[str], text: str, seconds: str) -> str:
     """Give the line into which a step is folded."""
     try:
         value = json.loads(text) if names[-1] in ("plan", "execute") else text
@@ -135,15 +138,15 @@ def _line_of(names: list[str], text: str) -> str:
     if names[-1] == "code":
         return f"code{tried}: {count(len(str(value).splitlines()), 'line')}"
     if names[-1] == "execute" and isinstance(value, dict):
-        return _run_line(value, tried)
+        return _run_line(value, tried, seconds)
     return ""
 
 
-def _run_line(run: dict[str, Any], tried: str) -> str:
+def _run_line(run: dict[str, Any], tried: str, seconds: str) -> str:
     if run["output"] is None:
         return f"not run{tried}: {brief(str(run.get('refused')), _WIDE)}"
     end = f"stopped at the limit of {run['stopped']}" if run["stopped"] else ""
     end = end or f"exit code {run['exit_code']}"
     lines = run["output"].rstrip().splitlines()
     last = f": {brief(lines[-1], _WIDE)}" if lines and not run["ok"] else ""
-    return f"run{tried}: {end}, {count(len(lines), 'line')}, {run['seconds']:.2f}s{last}"
+    return f"run{tried}: {end}, {count(len(lines), 'line')}, {seconds}{last}"
