@@ -61,8 +61,9 @@ def agent(
     program, one that does not compile) is sent back without asking.
 
     The user's last message is what it answers; a run without a conversation has it as its input
-    `request`. Outputs: proposal, plan, plan_review, draft, code, code_review, run. Raises TreeError, and SkillError for a tool
-    whose name is taken.
+    `request`. Outputs: proposal, plan, plan_review, draft, code, code_review, run.
+
+    Raises TreeError, and SkillError for a tool whose name is taken.
     """
     known = SkillLibrary.at(EXAMPLES) if skills is None else skills
     _check_tools(known)
