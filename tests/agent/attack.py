@@ -462,6 +462,12 @@ time.sleep(60)
         told=r"(?s)held\.append.*MemoryError",
     ),
     Attack(
+        name="recursion without end",
+        code="import sys\nsys.setrecursionlimit(10**9)\ndef f():\n    f()\nf()",
+        unsafe=FILLS,
+        told="MemoryError|^$",  # older interpreters die of it
+    ),
+    Attack(
         name="endless output",
         code="while True:\n    print('y' * 99)",
         unsafe=FILLS,

@@ -17,11 +17,11 @@ def ran(
     runner: CodeRunner,
     code: str,
     *,
-    files: dict[str, Path] | None = None,
+    data: dict[str, Path] | None = None,
     tools: dict[str, Callable[..., Any]] | None = None,
     on_output: Callable[[str], None] | None = None,
     **limits: Any,
 ) -> CodeRun:
     """Run code to its end."""
-    job = CodeJob(code=code, files=files or {}, tools=tools or {}, limits=Limits(**limits))
+    job = CodeJob(code=code, files=data or {}, tools=tools or {}, limits=Limits(**limits))
     return asyncio.run(runner.run(job, on_output=on_output))

@@ -165,7 +165,7 @@ def test_data_is_given_and_what_is_made_is_taken(runner: CodeRunner, tmp_path: P
     data = tmp_path / "source.csv"
     data.write_text("a,b\n1,2\n", encoding="utf-8")
     code = "text = open('in/data.csv').read()\nprint(text)\nopen('out.txt', 'w').write(text * 2)"
-    run = ran(runner, code, files={"in/data.csv": data})
+    run = ran(runner, code, data={"in/data.csv": data})
     assert run.output == "a,b\n1,2\n\n"
     assert run.made == (MadeFile("out.txt", 16, b"a,b\n1,2\n" * 2),)
     assert data.read_text(encoding="utf-8") == "a,b\n1,2\n"
@@ -174,7 +174,7 @@ def test_data_is_given_and_what_is_made_is_taken(runner: CodeRunner, tmp_path: P
 def test_data_that_is_not_there_is_an_error(runner: CodeRunner, tmp_path: Path) -> None:
     """A file that does not exist is named before anything runs."""
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        ran(runner, "print()", files={"data.csv": tmp_path / "nowhere"})
+        ran(runner, "print()", data={"data.csv": tmp_path / "nowhere"})
 
 
 def test_a_run_can_be_cancelled(runner: CodeRunner) -> None:

@@ -53,7 +53,7 @@ def thrown_away(
         *("--", "/usr/bin/python3", "-I", "-c", GUARD + code),
     ]
     try:
-        done = subprocess.run(  # noqa: S603  (a namespace of its own)
+        done: subprocess.CompletedProcess[str] = subprocess.run(  # noqa: S603  (a namespace of its own)
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -150,7 +150,7 @@ def run(code: str, given: Mapping[str, Any]) -> int:
 
         trace = failed.__traceback__
         trace = trace.tb_next if trace and compiled else None
-        traceback.print_exception(type(failed), failed, trace)
+        traceback.print_exception(type(failed), failed, trace, limit=-1000)  # of millions
         return 1
     return 0
 

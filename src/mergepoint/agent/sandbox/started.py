@@ -37,11 +37,15 @@ class Started:
     """
 
     process: subprocess.Popen[bytes]
-    output: IO[bytes]
     line: socket.socket
     opened: contextlib.ExitStack
     folders: Sequence[int] = ()
     init: int | None = None
+
+    @property
+    def output(self) -> IO[bytes]:
+        """Give what it prints on."""
+        return _output(self.process)
 
     @property
     def ended(self) -> bool:
@@ -93,22 +97,10 @@ def start(
         opened.enter_context(ours)
         with theirs, _written(job) as text:
             kept = (text.fileno(), theirs.fileno())
-            python = ["-I", "-B", "-u", "-c", _program(), *map(str, kept), "confined"]
-            if not confined:
-                python[-1] = "free"
-            process = opened.enter_context(
-                subprocess.Popen(  # noqa: S603  (the interpreter, on our own program)
-                    command(python),
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=(*kept, *keep),
-                    start_new_session=True,
-                    **options,
-                )
-            )
-        assert process.stdout is not None  # noqa: S101  (it is started with a pipe)
-        started = Started(process, process.stdout, ours, opened)
+            how = "confined" if confined else "free"
+            python = ["-I", "-B", "-u", "-c", _program(), *map(str, kept), how]
+            process = _process(command(python), (*kept, *keep), **options)
+        started = Started(opened.enter_context(process), ours, opened)
         try:
             started.folders = _ready(ours, count=len(inside.FOLDERS) if confined else 0)
             for folder in started.folders:
@@ -121,6 +113,20 @@ def start(
             raise SandboxMissing(f"it does not start: {_said(process)}") from error
         started.opened = opened.pop_all()
     return started
+
+
+def _process(
+    command: Sequence[str], kept: tuple[int, ...], **options: Any
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603  (the interpreter, on our own program)
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        pass_fds=kept,
+        start_new_session=True,
+        **options,
+    )
 
 
 def _written(job: CodeJob) -> IO[bytes]:
@@ -165,6 +171,10 @@ def _init(info: int) -> int:
 
 def _said(process: subprocess.Popen[bytes]) -> str:
     process.wait(STARTING)
-    assert process.stdout is not None  # noqa: S101  (it is started with a pipe)
-    said = process.stdout.read(2000).decode("utf-8", "replace")
+    said = _output(process).read(2000).decode("utf-8", "replace")
     return shown(" ".join(said.split())) or f"it ended with {process.returncode}, without a word"
+
+
+def _output(process: subprocess.Popen[bytes]) -> IO[bytes]:
+    assert process.stdout is not None  # noqa: S101  (it is started with a pipe)
+    return process.stdout
