@@ -465,7 +465,8 @@ time.sleep(60)
         name="recursion without end",
         code="import sys\nsys.setrecursionlimit(10**9)\ndef f():\n    f()\nf()",
         unsafe=FILLS,
-        told="MemoryError|^$",  # older interpreters die of it
+        told="MemoryError|SystemError|^$",  # interpreters die of it in ways of their own
+        limits=replace(SMALL, wall=60, cpu=30),
     ),
     Attack(
         name="endless output",

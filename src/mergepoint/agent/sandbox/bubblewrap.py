@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from mergepoint.agent.code_job import CodeJob
 from mergepoint.agent.code_run import CodeRun
@@ -116,7 +115,15 @@ class Bubblewrap:
                 opened.callback(os.close, end)
             given = _given(job, opened)
             arguments = [
-                *(bwrap, *_NAMESPACES, "--seccomp", str(rules.fileno()), "--info-fd", str(tell)),
+                *(
+                    *_as_nobody(),
+                    bwrap,
+                    *_NAMESPACES,
+                    "--seccomp",
+                    str(rules.fileno()),
+                    "--info-fd",
+                    str(tell),
+                ),
                 *_environment(),
                 *_system(self.readable),
                 *_of_the_kernel(),
@@ -132,7 +139,7 @@ class Bubblewrap:
                 keep=(rules.fileno(), tell, *(int(what) for _, how, what in given if how == _COPY)),
                 info=hear,
                 env={},  # bwrap keeps its own readable in /proc/1/environ, --clearenv or not
-                **_as_nobody(),
+                cwd="/",
             )
 
     def _interpreter(self) -> Path:
@@ -143,10 +150,17 @@ class Bubblewrap:
         raise SandboxMissing(f"there is no interpreter that it could see: {tried}")
 
 
-def _as_nobody() -> dict[str, Any]:
+def _as_nobody() -> tuple[str, ...]:
+    """Give the start of the command that makes us nobody, where we are root.
+
+    A program for it, since Python itself would have to copy this process for that.
+    """
     if os.geteuid() != 0:
-        return {}
-    return {"user": NOBODY, "group": NOBODY, "extra_groups": [], "cwd": "/"}
+        return ()
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        raise SandboxMissing("setpriv (of util-linux) is not installed, and bwrap must not be root")
+    return (setpriv, f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--")
 
 
 def _environment() -> Iterator[str]:
