@@ -24,6 +24,7 @@ from mergepoint.record.record import now
 from mergepoint.streams.arrivals import close
 from mergepoint.streams.ask import Answer, Ask, Asker
 from mergepoint.streams.calls import Calls
+from mergepoint.streams.counting import Counting
 from mergepoint.streams.flow.mapped import mapped
 from mergepoint.streams.flow.stream import Stream
 from mergepoint.streams.groups import group_of, regrouped
@@ -42,7 +43,8 @@ class BlockContext:
     `stage_id` is the stage's place in the recipe, such as `outer.stage_3.critique`. At most
     `width` functions given to `map` run at once, and `prefetch` results wait to be taken;
     `ordered` says whether they come in the order of their items. `asker` answers calls, `notes`
-    keep what a resumed run must find again, `clock` gives seconds since the epoch.
+    keep what a resumed run must find again, `clock` gives seconds since the epoch. `under_way`
+    counts what is waited for in calls, and refuses those for which there is no time.
 
     Raises RecipeError for a width below 1 or a prefetch below 0.
     """
@@ -58,6 +60,7 @@ class BlockContext:
         asker: Asker | None = None,
         notes: Notes | None = None,
         clock: Callable[[], float] = now,
+        under_way: Counting | None = None,
     ) -> None:
         for name, number, least in (("width", width, 1), ("prefetch", prefetch, 0)):
             if isinstance(number, bool) or not isinstance(number, int) or number < least:
@@ -74,6 +77,7 @@ class BlockContext:
         self.taken = Taken()
         self.maps: dict[int, Stream[Any]] = {}
         self._asker = asker
+        self._under_way = under_way
         self._numbers = itertools.count()
 
     def child(self, thing: Thing, number: int) -> Thing:
@@ -151,17 +155,16 @@ class BlockContext:
         if self._asker is None:
             raise RecipeError(f"{self.stage_id}: this stage has no model to ask")
         number = self.calls.next_number(thing, sample, self.stage_id)
-        answer = await self._asker(
-            Ask(
-                thing_id=thing.id,
-                stage_id=self.stage_id,
-                number=number,
-                sample=sample,
-                prompt=prompt,
-                system=system,
-                schema=schema,
-            )
+        ask = Ask(
+            thing_id=thing.id,
+            stage_id=self.stage_id,
+            number=number,
+            sample=sample,
+            prompt=prompt,
+            system=system,
+            schema=schema,
         )
+        answer = await self._counted(self._asker(ask))
         self.calls.add(thing, number, sample, answer)
         return answer
 
@@ -173,9 +176,12 @@ class BlockContext:
         """
         found = self.notes.find(self.stage_id, key)
         if found is MISSING:
-            found = await make()
+            found = await self._counted(make())
             self.notes.write(self.stage_id, key, found)
         return found
+
+    def _counted(self, call: Awaitable[R]) -> Awaitable[R]:
+        return call if self._under_way is None else self._under_way.counted(call)
 
 
 def label(error: BaseException, item: object) -> None:

@@ -6,12 +6,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any
 
-from mergepoint.core.errors import RailError
 from mergepoint.record.record import now
 from mergepoint.streams.ask import Asker
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.flow.each import each
 from mergepoint.streams.flow.mapped import mapped
+from mergepoint.streams.link import Link
+from mergepoint.streams.motion import Motion, UnderWay
 from mergepoint.streams.notes import Notes, NotesInMemory
 from mergepoint.streams.planned import PlannedRecipe, PlannedStage
 from mergepoint.streams.rounds import rounds
@@ -30,6 +31,7 @@ class Work:
 
     `asker_of` gives who answers a stage's calls. A stage whose rail ends it gives what is finished
     and ends; those behind it go on with that. `watch` is told of each Thing that leaves a stage.
+    `motion` knows who waits for whom, and ends what does not move or whose time is over.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Work:
     ) -> None:
         self.planned = planned
         self.stops = Stops()
+        self.motion = Motion(planned, self.stops)
         self._asker_of = asker_of
         self._seed = seed
         self._notes: Notes = NotesInMemory() if notes is None else notes
@@ -51,9 +54,22 @@ class Work:
         self._watch = watch
         self._contexts: dict[str, BlockContext] = {}
 
-    def stream(self, items: AsyncIterator[Thing]) -> AsyncGenerator[Thing, None]:
+    async def stream(self, items: AsyncIterator[Thing]) -> AsyncGenerator[Thing, None]:
         """Give what leaves the recipe. Nothing is pulled before it is asked for."""
-        return self.through(self.planned, items)
+        motion = self.motion
+        try:
+            async with aclosing(self.through(self.planned, self._entry(items))) as stream:
+                while True:
+                    motion.read = True
+                    try:
+                        thing = await anext(stream)
+                    except StopAsyncIteration:
+                        return
+                    finally:
+                        motion.read = False
+                    yield thing
+        finally:
+            motion.end()
 
     async def through(
         self, planned: PlannedRecipe, items: AsyncIterator[Thing]
@@ -75,32 +91,36 @@ class Work:
         """Give what comes out of stages, one after the other."""
         stream: Any = items
         for number, stage in enumerate(stages, 1):
-            stream = (
-                self.through(stage, stream)
-                if isinstance(stage, PlannedRecipe)
-                else self._railed(stage, stream)
-            )
+            above = link = self._link(stage, stream)
+            stream = link
             if number % _DEEP == 0:  # a task of its own pulls what is above
-                stream = mapped(stream, _itself, width=1, prefetch=1)
+                beside = mapped(link, _itself, width=1, prefetch=1)
+                stream = Link(
+                    beside, self.motion, giver=stage.stage_id, stage_id=stage.stage_id, above=above
+                )
         return _each(stream)
 
-    async def _railed(
-        self, stage: PlannedStage, items: AsyncIterator[Thing]
-    ) -> AsyncGenerator[Thing, None]:
-        ctx = self._context(stage)
-        stream = run_stage(stage.kind, items, stage.params, ctx, batch=stage.batch)
-        async with aclosing(stream):
-            while True:
-                try:
-                    thing = await anext(stream)
-                except StopAsyncIteration:
-                    return
-                except RailError as error:
-                    self.stops.note(stage.stage_id, error)
-                    return
-                if self._watch is not None:
-                    self._watch(stage.stage_id, thing)
-                yield thing
+    def _link(self, stage: PlannedStage | PlannedRecipe, items: Any) -> Link:
+        """Give what leaves a stage, as a link of which its limits know."""
+        at = stage.stage_id
+        if isinstance(stage, PlannedRecipe):
+            given = items if stage.rails.deadline is None else self._entry(items, stage)
+            inside = self.through(stage, given)
+            return Link(inside, self.motion, giver=at, stage_id=at, above=given)
+        stream = run_stage(stage.kind, items, stage.params, self._context(stage), batch=stage.batch)
+        return Link(stream, self.motion, giver=at, stage_id=at, above=items, told=self._watch)
+
+    def _entry(self, items: Any, planned: PlannedRecipe | None = None) -> Link:
+        """Give the items of a recipe, with which its time begins."""
+        planned = planned or self.planned
+        return Link(
+            items,
+            self.motion,
+            giver=f"the items of {planned.prefix}",
+            stage_id=planned.prefix,
+            above=items,
+            starts=planned,
+        )
 
     def _each(
         self, planned: PlannedRecipe, items: AsyncIterator[Thing]
@@ -130,7 +150,7 @@ class Work:
             return self._all(planned, items, body)
 
         def alone(thing: Thing) -> AsyncIterator[Thing]:
-            return rounds(planned, [thing], body, self.stops)
+            return rounds(planned, [thing], body, self.motion)
 
         return _each(mapped(items, alone, width=planned.recipe.concurrency))
 
@@ -145,7 +165,7 @@ class Work:
                 await close()
         if not cohort:
             return
-        async with aclosing(rounds(planned, cohort, body, self.stops)) as made:
+        async with aclosing(rounds(planned, cohort, body, self.motion)) as made:
             async for thing in made:
                 yield thing
 
@@ -160,6 +180,7 @@ class Work:
                 asker=self._asker_of(stage),
                 notes=self._notes,
                 clock=self._clock,
+                under_way=UnderWay(self.motion, stage.stage_id),
             )
         return known
 
