@@ -10,7 +10,6 @@ from collections.abc import (
     AsyncIterable,
     Awaitable,
     Callable,
-    Iterator,
     Mapping,
     Sequence,
 )
@@ -194,30 +193,29 @@ def label(error: BaseException, item: object) -> None:
 
 def _labelled(function: Callable[[T], Any], item: T) -> Any:
     """Give what a function makes of an item, its errors labelled with the item."""
-    with _label_of(item):
+    try:
         made = function(item)
+    except Exception as error:
+        label(error, item)
+        raise
     return _results(made, item) if hasattr(made, "__aiter__") else _result(made, item)
 
 
 async def _result(made: Awaitable[R], item: object) -> R:
-    with _label_of(item):
+    try:
         return await made
+    except Exception as error:
+        label(error, item)
+        raise
 
 
 async def _results(made: AsyncIterable[R], item: object) -> AsyncGenerator[R, None]:
     results = aiter(made)
     try:
-        with _label_of(item):
-            async for result in results:
-                yield result
-    finally:
-        await close(results)
-
-
-@contextlib.contextmanager
-def _label_of(item: object) -> Iterator[None]:
-    try:
-        yield
+        async for result in results:
+            yield result
     except Exception as error:
         label(error, item)
         raise
+    finally:
+        await close(results)
