@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import random
 from collections.abc import (
@@ -10,6 +11,7 @@ from collections.abc import (
     AsyncIterable,
     Awaitable,
     Callable,
+    Iterator,
     Mapping,
     Sequence,
 )
@@ -20,6 +22,7 @@ from pydantic import BaseModel
 
 from mergepoint.core.errors import RecipeError
 from mergepoint.record.record import now
+from mergepoint.streams.alone import Alone
 from mergepoint.streams.arrivals import close
 from mergepoint.streams.ask import Answer, Ask, Asker
 from mergepoint.streams.calls import Calls
@@ -77,7 +80,20 @@ class BlockContext:
         self.maps: dict[int, Stream[Any]] = {}
         self._asker = asker
         self._under_way = under_way
-        self._numbers = itertools.count()
+        self._mark = ""
+        self._numbers: Iterator[int] = itertools.count()
+
+    def within(self, alone: Alone | None) -> BlockContext:
+        """Give the context of one stream of the stage, beside others: its maps are its own.
+
+        Where an item is alone in it, ids are made for that item.
+        """
+        own = copy.copy(self)
+        own.maps = {}
+        if alone is not None:
+            own._mark = f"@{alone.id}"
+            own._numbers = alone.numbers(self.stage_id)
+        return own
 
     def child(self, thing: Thing, number: int) -> Thing:
         """Give child `number` (from 0) of a Thing: its content, props and history, an id below.
@@ -98,8 +114,11 @@ class BlockContext:
         return regrouped(joined(things, self.next_id()), group_of(things, whole=whole))
 
     def next_id(self) -> str:
-        """Give an id that this stage gave to nothing before: `stage_2.vote#0`, `#1` and on."""
-        return f"{self.stage_id}#{next(self._numbers)}"
+        """Give an id that this stage gave to nothing before: `stage_2.vote#0`, `#1` and on.
+
+        Where each item goes its own way it names that: `stage_2.vote@3#0`.
+        """
+        return f"{self.stage_id}{self._mark}#{next(self._numbers)}"
 
     def rng(self, thing: Thing) -> random.Random:
         """Give random numbers that depend on seed, stage and the Thing's id alone."""

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from typing import Any
 
 from mergepoint.record.record import now
+from mergepoint.streams.alone import Alone
 from mergepoint.streams.ask import Asker
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.flow.each import each
@@ -15,7 +16,7 @@ from mergepoint.streams.link import Link
 from mergepoint.streams.motion import Motion, UnderWay
 from mergepoint.streams.notes import Notes, NotesInMemory
 from mergepoint.streams.planned import PlannedRecipe, PlannedStage
-from mergepoint.streams.rounds import rounds
+from mergepoint.streams.rounds import Body, rounds
 from mergepoint.streams.stage import run_stage
 from mergepoint.streams.stops import Stops
 from mergepoint.streams.thing import Thing
@@ -72,26 +73,29 @@ class Work:
             motion.end()
 
     async def through(
-        self, planned: PlannedRecipe, items: AsyncIterator[Thing]
+        self, planned: PlannedRecipe, items: AsyncIterator[Thing], alone: Alone | None = None
     ) -> AsyncGenerator[Thing, None]:
-        """Give what leaves a recipe at its place."""
+        """Give what leaves a recipe at its place; an item may be `alone` in it."""
         if planned.recipe.recurrent:
-            stream = self._rounds(planned, items)
+            stream = self._rounds(planned, items, alone)
         elif planned.recipe.each:
             stream = self._each(planned, items)
         else:
-            stream = self.once(planned.stages, items)
+            stream = self.once(planned.stages, items, alone)
         async with aclosing(stream):
             async for thing in stream:
                 yield thing
 
     def once(
-        self, stages: tuple[PlannedStage | PlannedRecipe, ...], items: AsyncIterator[Thing]
+        self,
+        stages: tuple[PlannedStage | PlannedRecipe, ...],
+        items: AsyncIterator[Thing],
+        alone: Alone | None = None,
     ) -> AsyncGenerator[Thing, None]:
         """Give what comes out of stages, one after the other."""
         stream: Any = items
         for number, stage in enumerate(stages, 1):
-            above = link = self._link(stage, stream)
+            above = link = self._link(stage, stream, alone)
             stream = link
             if number % _DEEP == 0:  # a task of its own pulls what is above
                 beside = mapped(link, _itself, width=1, prefetch=1)
@@ -100,14 +104,15 @@ class Work:
                 )
         return _each(stream)
 
-    def _link(self, stage: PlannedStage | PlannedRecipe, items: Any) -> Link:
+    def _link(self, stage: PlannedStage | PlannedRecipe, items: Any, alone: Alone | None) -> Link:
         """Give what leaves a stage, as a link of which its limits know."""
         at = stage.stage_id
         if isinstance(stage, PlannedRecipe):
             given = items if stage.rails.deadline is None else self._entry(items, stage)
-            inside = self.through(stage, given)
+            inside = self.through(stage, given, alone)
             return Link(inside, self.motion, giver=at, stage_id=at, above=given)
-        stream = run_stage(stage.kind, items, stage.params, self._context(stage), batch=stage.batch)
+        ctx = self._context(stage).within(alone)
+        stream = run_stage(stage.kind, items, stage.params, ctx, batch=stage.batch)
         return Link(stream, self.motion, giver=at, stage_id=at, above=items, told=self._watch)
 
     def _entry(self, items: Any, planned: PlannedRecipe | None = None) -> Link:
@@ -125,37 +130,37 @@ class Work:
     def _each(
         self, planned: PlannedRecipe, items: AsyncIterator[Thing]
     ) -> AsyncGenerator[Thing, None]:
-        def alone(thing: Thing) -> AsyncIterator[Thing]:
-            return self.once(planned.stages, each([thing]))
+        def one(thing: Thing) -> AsyncIterator[Thing]:
+            return self.once(planned.stages, each([thing]), Alone(thing.id))
 
-        return _each(mapped(items, alone, width=planned.recipe.concurrency))
+        return _each(mapped(items, one, width=planned.recipe.concurrency))
 
     def _rounds(
-        self, planned: PlannedRecipe, items: AsyncIterator[Thing]
+        self, planned: PlannedRecipe, items: AsyncIterator[Thing], alone: Alone | None
     ) -> AsyncGenerator[Thing, None]:
         """Give what leaves a recurrent recipe.
 
         Things that no stage takes together go around each on its own, so that one is finished
         before the next begins; else all of them do.
         """
-
-        def body(stream: AsyncIterator[Thing]) -> AsyncIterator[Thing]:
-            return self.once(planned.stages, stream)
-
         together = not planned.recipe.each and any(
             stage.barrier or stage.batch is not None or stage.kind.in_order
             for stage in planned.blocks()
         )
         if together:
-            return self._all(planned, items, body)
+            return self._all(planned, items, self._body(planned, alone))
 
-        def alone(thing: Thing) -> AsyncIterator[Thing]:
+        def one(thing: Thing) -> AsyncIterator[Thing]:
+            body = self._body(planned, Alone(thing.id))
             return rounds(planned, [thing], body, self.motion)
 
-        return _each(mapped(items, alone, width=planned.recipe.concurrency))
+        return _each(mapped(items, one, width=planned.recipe.concurrency))
+
+    def _body(self, planned: PlannedRecipe, alone: Alone | None) -> Body:
+        return lambda stream: self.once(planned.stages, stream, alone)
 
     async def _all(
-        self, planned: PlannedRecipe, items: AsyncIterator[Thing], body: Any
+        self, planned: PlannedRecipe, items: AsyncIterator[Thing], body: Body
     ) -> AsyncGenerator[Thing, None]:
         try:
             cohort = [thing async for thing in items]
