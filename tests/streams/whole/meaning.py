@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from mergepoint.streams.recipe import Recipe, Stage
+from mergepoint.streams.where import Check
 
 Told = Callable[[str], None]
 """Raises where a call of this path is to fail."""
@@ -72,7 +73,7 @@ class Meaning:
 
     def _rounds(self, recipe: Recipe, items: list[Item], prefix: str, alone: str) -> Iterator[Item]:
         going = items
-        until: int = recipe.until["count"].at_least  # type: ignore[index, assignment]
+        until = _until(recipe)
         for number in range(1, recipe.rails.max_iterations + 1):  # type: ignore[union-attr]
             left = []
             for item in self._once(recipe, going, prefix, alone):
@@ -126,3 +127,12 @@ def _gathers(stage: Stage) -> bool:
     if isinstance(stage.type, Recipe):
         return any(_gathers(one) for one in stage.type.stages)
     return stage.batch is not None or stage.label == "join"
+
+
+def _until(recipe: Recipe) -> float:
+    """Give how often a Thing is asked about before its rounds are over."""
+    where = recipe.until
+    assert isinstance(where, dict)
+    check = where["count"]
+    assert isinstance(check, Check)
+    return check.at_least or 0

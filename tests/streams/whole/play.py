@@ -244,8 +244,8 @@ def _judge_calls(schedule: Schedule, run: RecipeRun, read: Read) -> None:
     used = {call for thing in read.got for entry in thing.history for call in entry.calls}
     laws.hold("told", holds=used <= answered, told=f"{used - answered} in histories alone")
     for thing in read.got:
-        told = all(entry.calls for entry in thing.history if entry.block == "say")
-        laws.hold("told", holds=told, told=f"{thing.history}")
+        named = all(entry.calls for entry in thing.history if entry.block == "say")
+        laws.hold("told", holds=named, told=f"{thing.history}")
     if run.work is not None:
         motion = run.work.motion
         still = not motion.calls and not motion.links
@@ -259,9 +259,11 @@ def _judge_calls(schedule: Schedule, run: RecipeRun, read: Read) -> None:
 
 
 def _judge_landing(schedule: Schedule, run: RecipeRun, read: Read) -> None:
-    """Hold that calls which had begun are answered, unless they hung or were cancelled twice."""
-    manner, stops = schedule.manner, len(schedule.cancels)
-    if stops > 1 or manner.hangs is not None or schedule.source.hangs is not None:
+    """Hold that calls which had begun are answered, unless they hung or were stopped twice."""
+    manner, source = schedule.manner, schedule.source
+    others = (manner.fails, source.fails, schedule.wants, True if schedule.limited else None)
+    stops = len(schedule.cancels) + sum(one is not None for one in others)
+    if stops > 1 or manner.hangs is not None or source.hangs is not None:
         return
     for one in run.journal.records:
         told = f"{one.path} of {read.how} {read.error}: {one.error}"
