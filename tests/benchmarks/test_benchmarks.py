@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+from collections.abc import Iterator
 
 import pytest
 from tests.benchmarks.bare import bare, calls_alone
@@ -36,6 +38,14 @@ WORKS: tuple[Work, ...] = (
     Flat(5, keeps=False),
     Fan(5, limit=2),
 )
+
+
+@pytest.fixture(autouse=True)
+def collected_at_once() -> Iterator[None]:
+    """Keep what other tests left out of the collections before each time."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.mark.parametrize("mode", MODES)
