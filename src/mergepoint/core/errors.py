@@ -146,6 +146,10 @@ class SessionError(MergepointError):
     """A session that cannot be read or written."""
 
 
+class SandboxMissing(MergepointError, RuntimeError):
+    """Code of a model that cannot be run here, since nothing would confine it."""
+
+
 class RecipeError(MergepointError, ValueError):
     """A recipe that cannot be run."""
 
