@@ -235,10 +235,10 @@ def test_tee_makes_a_child_for_each_branch() -> None:
     things = run_block("tee", [Thing("x", {"a": 1}), "y"], {"branches": ["one", "two"]})
     assert [thing.id for thing in things] == ["0.0", "0.1", "1.0", "1.1"]
     assert props_of(things, "a", "branch", "group", "group_last", "group_key") == [
-        (1, "one", "stage#0", "0.1", "0"),
-        (1, "two", "stage#0", "0.1", "0"),
-        (None, "one", "stage#1", "1.1", "1"),
-        (None, "two", "stage#1", "1.1", "1"),
+        (1, "one", "0", "0.1", "0"),
+        (1, "two", "0", "0.1", "0"),
+        (None, "one", "1", "1.1", "1"),
+        (None, "two", "1", "1.1", "1"),
     ]
     assert len(run_block("merge", things, wanted=1)) == 1
 

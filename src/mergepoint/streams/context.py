@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import random
 from collections.abc import (
@@ -74,7 +75,8 @@ class BlockContext:
         self.taken = Taken()
         self.maps: dict[int, Stream[Any]] = {}
         self._asker = asker
-        self._numbers = itertools.count()
+        self.scope = ""
+        self._numbers: dict[str, Iterator[int]] = {}
 
     def child(self, thing: Thing, number: int) -> Thing:
         """Give child `number` (from 0) of a Thing: its content, props and history, an id below.
@@ -95,8 +97,26 @@ class BlockContext:
         return regrouped(joined(things, self.next_id()), group_of(things, whole=whole))
 
     def next_id(self) -> str:
-        """Give an id that this stage gave to nothing before: `stage_2.vote#0`, `#1` and on."""
-        return f"{self.stage_id}#{next(self._numbers)}"
+        """Give an id that this stage gave to nothing before: `stage_2.vote#0`, `#1` and on.
+
+        For an item that goes through its recipe on its own, `stage_2.vote@<its id>#0` and on.
+        """
+        numbers = self._numbers.setdefault(self.scope, itertools.count())
+        return f"{self.stage_id}{self.scope}#{next(numbers)}"
+
+    def again(self, item: str = "") -> BlockContext:
+        """Give the context for one more stream through this stage; `item` names who is alone in it.
+
+        What is open in one stream is none of another's.
+        """
+        other = copy.copy(self)
+        other.maps = {}
+        other.scope = f"@{item}" if item else self.scope
+        return other
+
+    def forget(self, item: str) -> None:
+        """Forget how many ids were given for an item that was alone."""
+        self._numbers.pop(f"@{item}", None)
 
     def rng(self, thing: Thing) -> random.Random:
         """Give random numbers that depend on seed, stage and the Thing's id alone."""

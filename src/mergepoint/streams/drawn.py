@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 from mergepoint.streams.planned import PlannedRecipe, PlannedStage
+from mergepoint.streams.where import as_data
 
 
 def stage_lines(planned: PlannedRecipe, depth: int = 0) -> Iterator[str]:
@@ -13,11 +16,12 @@ def stage_lines(planned: PlannedRecipe, depth: int = 0) -> Iterator[str]:
     for stage in planned.stages:
         indent = "  " * depth
         if isinstance(stage, PlannedRecipe):
-            yield f"{indent}{stage.stage_id}{_round(stage)}"
+            yield f"{indent}{stage.stage_id}{_only(stage)}{_round(stage)}"
             yield from stage_lines(stage, depth + 1)
             continue
         given = stage.params.model_dump(mode="json", exclude_unset=True)
         told = ", ".join(f"{name}={_short(value)}" for name, value in given.items())
+        told = f"{told}{_only(stage)}"
         width = f"  {stage.width} at once" if stage.width > 1 else ""
         yield f"{indent}{stage.stage_id}  {told}{width}".rstrip()
 
@@ -57,6 +61,29 @@ def _name(stage: PlannedStage | PlannedRecipe) -> str:
 def _round(planned: PlannedRecipe) -> str:
     most = planned.rails.max_iterations
     return f" (goes round, {most} times at most)" if planned.recipe.recurrent else ""
+
+
+def _only(stage: PlannedStage | PlannedRecipe) -> str:
+    """Say in words for which Things a stage is."""
+    if stage.where is None:
+        return ""
+    data = as_data(stage.where)
+    ways = [", ".join(_line(*line) for line in one.items()) for one in _listed(data)]
+    return f"  where {' or '.join(ways)}"
+
+
+def _listed(data: Any) -> list[Any]:
+    return data if isinstance(data, list) else [data]
+
+
+def _line(name: str, test: Any) -> str:
+    if not isinstance(test, dict):
+        return f"{name} is {json.dumps(test, ensure_ascii=False)}"
+    said = (
+        f"{word.replace('_', ' ')} {json.dumps(of, ensure_ascii=False)}"
+        for word, of in test.items()
+    )
+    return f"{name} {' and '.join(said)}"
 
 
 def _short(value: object) -> str:

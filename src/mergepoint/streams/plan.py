@@ -18,6 +18,7 @@ from mergepoint.streams.params import check_params, params_of
 from mergepoint.streams.planned import PlannedRecipe, PlannedStage
 from mergepoint.streams.recipe import MAX_STAGES, Recipe, Stage
 from mergepoint.streams.registry import REGISTRY, Registry
+from mergepoint.streams.where import asked_for
 from mergepoint.tree.budget import as_budget
 
 MAX_DEPTH = 20
@@ -85,6 +86,7 @@ class _Search:
             recipe=recipe,
             stages=tuple(stages),
             budget=None if stage is None else as_budget(stage.budget),
+            where=None if stage is None else stage.where,
         )
 
     def _stage(
@@ -121,6 +123,7 @@ class _Search:
             stage_id=stage_id,
             kind=kind,
             params=checked,
+            where=stage.where,
             batch=None if stage.batch is None else params_of(Gather, stage.batch, where=stage_id),
             width=stage.concurrency or recipe.concurrency,
             model=model,
@@ -144,13 +147,14 @@ class _Search:
     def _needs(
         self, recipe: Recipe, number: int, found: PlannedStage | PlannedRecipe, have: Iterable[str]
     ) -> None:
-        known = sorted(have)
-        for name in found.needs:
+        known, at = sorted(have), ("stages", number - 1)
+        read = dict.fromkeys(asked_for(found.where), (*at, "where"))
+        for name, place in {**read, **dict.fromkeys(found.needs, at)}.items():
             if name not in known:
                 there = f"; there are: {', '.join(known)}" if known else ""
                 self._fault(
                     recipe,
-                    ("stages", number - 1),
+                    place,
                     found.stage_id,
                     f"needs the prop {name!r}, which nothing before it adds"
                     f"{nearest(name, known)}{there}; if the items bring it, name it in the "

@@ -30,11 +30,13 @@ class Stage:
     `params` are the block's, for a recipe its knobs; `{{ knob }}` in them is filled in. With
     `batch` the block works on one batch after the other. At most `concurrency` Things are worked
     on at once, None as in the recipe. `model` stands over the run's, `budget` bounds its calls.
+    Things for which `where` does not hold pass the stage by, unchanged and in order.
     """
 
     type: str | BlockType[Any] | Recipe
     _: KW_ONLY
     params: Mapping[str, Any] = NOTHING
+    where: Where | None = None
     batch: Gather | Mapping[str, Any] | None = None
     concurrency: int | None = None
     model: str | BaseChatModel | None = None
@@ -49,6 +51,9 @@ class Stage:
         object.__setattr__(self, "budget", as_budget(self.budget))
         if self.batch is not None:
             object.__setattr__(self, "batch", params_of(Gather, self.batch, where="batch"))
+        if self.where is not None:
+            held = params_of(_Held, {"where": self.where}, where=self.label)
+            object.__setattr__(self, "where", held.where)
 
     @property
     def label(self) -> str:
@@ -58,6 +63,10 @@ class Stage:
 
 class _End(Params):
     until: Where
+
+
+class _Held(Params):
+    where: Where
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ def run_stage(
     Raises what the block raises, and BlockError where it broke its contract; both say stage,
     block and item.
     """
+    ctx = ctx.again()
     leaving = Leaving(kind, ctx)
     arrivals = Arrivals(items, leaving.arrived)
     if batch is None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from mergepoint.core.errors import RailError
 from mergepoint.record.record import now
 from mergepoint.streams.ask import Asker
+from mergepoint.streams.beside import beside
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.flow.each import each
 from mergepoint.streams.flow.mapped import mapped
@@ -56,38 +58,56 @@ class Work:
         return self.through(self.planned, items)
 
     async def through(
-        self, planned: PlannedRecipe, items: AsyncIterator[Thing]
+        self, planned: PlannedRecipe, items: AsyncIterator[Thing], alone: str = ""
     ) -> AsyncGenerator[Thing, None]:
-        """Give what leaves a recipe at its place."""
+        """Give what leaves a recipe at its place; `alone` is the id of a Thing that goes alone."""
         if planned.recipe.recurrent:
-            stream = self._rounds(planned, items)
+            stream = self._rounds(planned, items, alone)
         elif planned.recipe.each:
             stream = self._each(planned, items)
         else:
-            stream = self.once(planned.stages, items)
+            stream = self.once(planned.stages, items, alone)
         async with aclosing(stream):
             async for thing in stream:
                 yield thing
 
     def once(
-        self, stages: tuple[PlannedStage | PlannedRecipe, ...], items: AsyncIterator[Thing]
+        self,
+        stages: tuple[PlannedStage | PlannedRecipe, ...],
+        items: AsyncIterator[Thing],
+        alone: str = "",
     ) -> AsyncGenerator[Thing, None]:
         """Give what comes out of stages, one after the other."""
         stream: Any = items
         for number, stage in enumerate(stages, 1):
-            stream = (
-                self.through(stage, stream)
-                if isinstance(stage, PlannedRecipe)
-                else self._railed(stage, stream)
-            )
+            stream = self._stage(stage, stream, alone)
             if number % _DEEP == 0:  # a task of its own pulls what is above
                 stream = mapped(stream, _itself, width=1, prefetch=1)
         return _each(stream)
 
+    def _stage(
+        self, stage: PlannedStage | PlannedRecipe, items: AsyncIterator[Thing], alone: str
+    ) -> AsyncIterator[Thing]:
+        def into(entering: AsyncIterator[Thing]) -> AsyncIterator[Thing]:
+            if isinstance(stage, PlannedRecipe):
+                return self.through(stage, entering, alone)
+            return self._railed(stage, entering, alone)
+
+        if stage.where is None:
+            return into(items)
+        return beside(
+            items,
+            stage.where,
+            into,
+            stage_id=stage.stage_id,
+            width=stage.width,
+            together=stage.together,
+        )
+
     async def _railed(
-        self, stage: PlannedStage, items: AsyncIterator[Thing]
+        self, stage: PlannedStage, items: AsyncIterator[Thing], alone: str
     ) -> AsyncGenerator[Thing, None]:
-        ctx = self._context(stage)
+        ctx = self._context(stage).again(alone)
         stream = run_stage(stage.kind, items, stage.params, ctx, batch=stage.batch)
         async with aclosing(stream):
             while True:
@@ -105,13 +125,18 @@ class Work:
     def _each(
         self, planned: PlannedRecipe, items: AsyncIterator[Thing]
     ) -> AsyncGenerator[Thing, None]:
-        def alone(thing: Thing) -> AsyncIterator[Thing]:
-            return self.once(planned.stages, each([thing]))
+        async def alone(thing: Thing) -> AsyncGenerator[Thing, None]:
+            try:
+                async with aclosing(self.once(planned.stages, each([thing]), thing.id)) as made:
+                    async for one in made:
+                        yield one
+            finally:
+                self._forget(planned, thing)
 
         return _each(mapped(items, alone, width=planned.recipe.concurrency))
 
     def _rounds(
-        self, planned: PlannedRecipe, items: AsyncIterator[Thing]
+        self, planned: PlannedRecipe, items: AsyncIterator[Thing], around: str
     ) -> AsyncGenerator[Thing, None]:
         """Give what leaves a recurrent recipe.
 
@@ -119,18 +144,17 @@ class Work:
         before the next begins; else all of them do.
         """
 
-        def body(stream: AsyncIterator[Thing]) -> AsyncIterator[Thing]:
-            return self.once(planned.stages, stream)
+        if planned.together:
+            return self._all(planned, items, partial(self.once, planned.stages, alone=around))
 
-        together = not planned.recipe.each and any(
-            stage.barrier or stage.batch is not None or stage.kind.in_order
-            for stage in planned.blocks()
-        )
-        if together:
-            return self._all(planned, items, body)
-
-        def alone(thing: Thing) -> AsyncIterator[Thing]:
-            return rounds(planned, [thing], body, self.stops)
+        async def alone(thing: Thing) -> AsyncGenerator[Thing, None]:
+            body = partial(self.once, planned.stages, alone=thing.id)
+            try:
+                async with aclosing(rounds(planned, [thing], body, self.stops)) as made:
+                    async for one in made:
+                        yield one
+            finally:
+                self._forget(planned, thing)
 
         return _each(mapped(items, alone, width=planned.recipe.concurrency))
 
@@ -148,6 +172,11 @@ class Work:
         async with aclosing(rounds(planned, cohort, body, self.stops)) as made:
             async for thing in made:
                 yield thing
+
+    def _forget(self, planned: PlannedRecipe, thing: Thing) -> None:
+        for stage in planned.blocks():
+            if stage.stage_id in self._contexts:
+                self._contexts[stage.stage_id].forget(thing.id)
 
     def _context(self, stage: PlannedStage) -> BlockContext:
         """Give the context of a stage, the same in all of its rounds."""
