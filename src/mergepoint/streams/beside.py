@@ -27,7 +27,7 @@ def beside(
     width: int,
     together: bool,
 ) -> AsyncIterator[Thing]:
-    """Give what a stage makes of the Things for which a condition holds, and the others as they are.
+    """Give what a stage makes of Things for which a condition holds, and the others as they are.
 
     A stage that takes Things one by one gets each on its own, at most `width` at once, and all
     leave in the order in which they came. One that takes them `together` gets those that are its
@@ -113,7 +113,7 @@ class _Ways:
             del self._inside[name]
 
     def _place(self, name: str) -> int:
-        """Give the number of the item that an id is, or is below of; 0 for one that is not known."""
+        """Give the number of the item that an id is, or is below of; 0 for an unknown one."""
         while name and name not in self._inside:
             name = name.rpartition(".")[0]
         return self._inside.get(name, 0)

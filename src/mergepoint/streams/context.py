@@ -28,6 +28,7 @@ from mergepoint.streams.calls import Calls
 from mergepoint.streams.flow.mapped import mapped
 from mergepoint.streams.flow.stream import Stream
 from mergepoint.streams.groups import group_of, regrouped
+from mergepoint.streams.inside import Inside
 from mergepoint.streams.notes import MISSING, Notes, NotesInMemory
 from mergepoint.streams.taken import Taken
 from mergepoint.streams.thing import Thing, child, joined
@@ -43,7 +44,8 @@ class BlockContext:
     `stage_id` is the stage's place in the recipe, such as `outer.stage_3.critique`. At most
     `width` functions given to `map` run at once, and `prefetch` results wait to be taken;
     `ordered` says whether they come in the order of their items. `asker` answers calls, `notes`
-    keep what a resumed run must find again, `clock` gives seconds since the epoch.
+    keep what a resumed run must find again, `clock` gives seconds since the epoch, `within` has the
+    stages that the block runs itself.
 
     Raises RecipeError for a width below 1 or a prefetch below 0.
     """
@@ -59,6 +61,7 @@ class BlockContext:
         asker: Asker | None = None,
         notes: Notes | None = None,
         clock: Callable[[], float] = now,
+        within: Inside | None = None,
     ) -> None:
         for name, number, least in (("width", width, 1), ("prefetch", prefetch, 0)):
             if isinstance(number, bool) or not isinstance(number, int) or number < least:
@@ -75,6 +78,7 @@ class BlockContext:
         self.taken = Taken()
         self.maps: dict[int, Stream[Any]] = {}
         self._asker = asker
+        self._within = within
         self.scope = ""
         self._numbers: dict[str, Iterator[int]] = {}
 
@@ -184,6 +188,19 @@ class BlockContext:
         )
         self.calls.add(thing, number, sample, answer)
         return answer
+
+    async def inside(self, name: str, things: Sequence[Thing]) -> AsyncGenerator[Thing, None]:
+        """Send Things through stages of the block's own (see BlockType); give what leaves them.
+
+        What leaves is the block's to go on with, as if it were one of its items. Raises
+        RecipeError for a name that the block has not declared.
+        """
+        if self._within is None or name not in self._within.ways:
+            raise RecipeError(f"{self.stage_id}: there are no stages {name!r} inside of this block")
+        made = self._within.through(name, things, self.scope[1:], self.taken.add)
+        async with contextlib.aclosing(made):
+            async for thing in made:
+                yield thing
 
     async def once(self, key: str, make: Callable[[], Awaitable[Any]]) -> Any:
         """Give the value that is noted under a key, else the JSON data that `make` gives, noted.

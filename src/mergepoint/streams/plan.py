@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 from langchain_core.language_models import BaseChatModel
 
@@ -20,6 +20,7 @@ from mergepoint.streams.recipe import MAX_STAGES, Recipe, Stage
 from mergepoint.streams.registry import REGISTRY, Registry
 from mergepoint.streams.where import asked_for
 from mergepoint.tree.budget import as_budget
+from mergepoint.tree.strict_yaml import Document
 
 MAX_DEPTH = 20
 
@@ -79,6 +80,8 @@ class _Search:
             if found is None:
                 continue
             self._needs(recipe, number, found, have)
+            if isinstance(found, PlannedStage):
+                found = self._with_inside(recipe, number, found, have, (*around, recipe))
             have.update(found.adds)
             stages.append(found)
         return PlannedRecipe(
@@ -130,6 +133,32 @@ class _Search:
             budget=as_budget(stage.budget),
         )
 
+    def _with_inside(
+        self,
+        recipe: Recipe,
+        number: int,
+        found: PlannedStage,
+        have: Iterable[str],
+        around: tuple[Recipe, ...],
+    ) -> PlannedStage:
+        """Plan the stages that a block runs itself, each way with the props of those before it."""
+        known = {*have, *found.kind.inside_has}
+        inside: list[PlannedRecipe] = []
+        for name, stages in found.kind.inside(found.params).items():
+            inner = Recipe(
+                name,
+                stages,
+                needs=tuple(sorted(known)),
+                concurrency=found.width,
+                rails={"calls": None},
+                document=_part(recipe.document, ("stages", number - 1, "params", name)),
+            )
+            prefix = f"{found.stage_id}.{name}"
+            planned = self.recipe(inner, {}, prefix, around, None, found.model)
+            known.update(planned.adds)
+            inside.append(planned)
+        return replace(found, inside=tuple(inside))
+
     def _found(self, wanted: str | BlockType[Any] | Recipe) -> BlockType[Any] | Recipe:
         if not isinstance(wanted, str):
             return wanted
@@ -164,6 +193,22 @@ class _Search:
     def _fault(self, recipe: Recipe, at: Location, stage_id: str, problem: str) -> None:
         place = f"{recipe.document.where(at)}: " if recipe.document is not None else ""
         self.faults.append(f"{place}{stage_id}: {problem}")
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A list of stages inside of a document."""
+
+    document: Document
+    place: Location
+
+    def where(self, location: Location) -> str:
+        """Give file and line of a place in it; its first word, stages, is the part itself."""
+        return self.document.where((*self.place, *location[1:]))
+
+
+def _part(document: Document | None, place: Location) -> Document | None:
+    return None if document is None else cast("Document", _Part(document, place))
 
 
 def _holds_itself(kind: Recipe, around: tuple[Recipe, ...]) -> str | None:

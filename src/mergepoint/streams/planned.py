@@ -17,7 +17,6 @@ from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.where import Where
 from mergepoint.tree.budget import Budget
 
-
 ROUND: Final = ("iteration", "stopped")
 """Props that a recurrent recipe adds."""
 
@@ -34,6 +33,7 @@ class PlannedStage:
     width: int
     model: str | BaseChatModel | None
     budget: Budget | None
+    inside: tuple[PlannedRecipe, ...] = ()
 
     @property
     def barrier(self) -> bool:
@@ -54,7 +54,8 @@ class PlannedStage:
     @property
     def adds(self) -> tuple[str, ...]:
         """Give the props that what leaves has."""
-        return self.kind.adds_of(self.params)
+        inside = (name for inner in self.inside for name in inner.adds)
+        return tuple(dict.fromkeys((*self.kind.adds_of(self.params), *inside)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,7 @@ class PlannedRecipe:
     @property
     def together(self) -> bool:
         """Say whether what it makes of a Thing may depend on others."""
-        return not self.recipe.each and any(stage.together for stage in self.blocks())
+        return not self.recipe.each and any(stage.together for stage in self.stages)
 
     @property
     def width(self) -> int:
@@ -105,6 +106,10 @@ class PlannedRecipe:
             yield stage
             if isinstance(stage, PlannedRecipe):
                 yield from stage.walk()
+            else:
+                for inner in stage.inside:
+                    yield inner
+                    yield from inner.walk()
 
     def blocks(self) -> Iterator[PlannedStage]:
         """Give every block in it, in order."""

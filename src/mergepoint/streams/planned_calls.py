@@ -39,7 +39,7 @@ def models_of(
 
 def outline_of(planned: PlannedRecipe | PlannedStage) -> dict[str, Any]:
     """Give path and name of every stage, in the form of a tree's outline."""
-    inside = planned.stages if isinstance(planned, PlannedRecipe) else ()
+    inside = planned.stages if isinstance(planned, PlannedRecipe) else planned.inside
     name = planned.recipe.name if isinstance(planned, PlannedRecipe) else planned.kind.name
     return {
         "path": path_of(planned.stage_id),

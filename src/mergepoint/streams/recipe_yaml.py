@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +144,15 @@ def _stage(document: Document, number: int, given: StageFields, faults: list[str
             faults += [f"{where}: {line.strip()}" for line in str(error).splitlines()]
             about.pop(name, None)
     return Stage(given.type, **about)
+
+
+def stage_of(given: StageFields) -> Stage:
+    """Give the stage that fields describe. Raises RecipeError."""
+    about: dict[str, Any] = {
+        name: getattr(given, name) for name in ("params", "where", "batch", "concurrency", "model")
+    }
+    budget = None if given.budget is None else _limits(given.budget)
+    return Stage(given.type, budget=budget, **about)
 
 
 def _limits(given: BaseModel) -> Any:

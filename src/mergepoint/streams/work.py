@@ -14,6 +14,7 @@ from mergepoint.streams.beside import beside
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.flow.each import each
 from mergepoint.streams.flow.mapped import mapped
+from mergepoint.streams.inside import Inside
 from mergepoint.streams.notes import Notes, NotesInMemory
 from mergepoint.streams.planned import PlannedRecipe, PlannedStage
 from mergepoint.streams.rounds import rounds
@@ -143,7 +144,6 @@ class Work:
         Things that no stage takes together go around each on its own, so that one is finished
         before the next begins; else all of them do.
         """
-
         if planned.together:
             return self._all(planned, items, partial(self.once, planned.stages, alone=around))
 
@@ -189,8 +189,15 @@ class Work:
                 asker=self._asker_of(stage),
                 notes=self._notes,
                 clock=self._clock,
+                within=self._within(stage),
             )
         return known
+
+    def _within(self, stage: PlannedStage) -> Inside | None:
+        if not stage.inside:
+            return None
+        ways = {inner.recipe.name: partial(self.through, inner) for inner in stage.inside}
+        return Inside(stage_id=stage.stage_id, block=stage.kind.name, ways=ways, clock=self._clock)
 
 
 async def _itself(thing: Thing) -> Thing:

@@ -30,6 +30,8 @@ from mergepoint.models.rules.reading import (
     word_set,
     words_of,
 )
+from mergepoint.models.rules.stage import stage_of
+from mergepoint.models.rules.staged import staged
 from mergepoint.models.rules.task import (
     how_many,
     is_instruction,
@@ -81,6 +83,8 @@ _OUTLINE = (
 
 def answer(conversation: Conversation) -> str:
     """Give the answer to a conversation. It is never blank."""
+    if (stage := stage_of(conversation)) is not None:
+        return staged(stage, answer)
     text = answer_as(kind_of(conversation.task), conversation)
     limit = word_limit(instructions(conversation.task))
     return _limited(text, limit) if limit is not None else text

@@ -1,0 +1,26 @@
+"""Named: a Python object by the text `module:name`, as YAML can give it."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Any
+
+from mergepoint.streams.block_error import BlockError
+
+_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+def named_problem(given: Any) -> str:
+    """Say what a name should look like, or nothing where it does; nothing is imported."""
+    return "" if isinstance(given, str) and _NAME.fullmatch(given) else "the text 'module:name'"
+
+
+def named(given: str) -> Any:
+    """Import the module and give the object. Raises BlockError where there is none."""
+    module, _, name = given.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except Exception as error:
+        problem = f"cannot be loaded: {type(error).__name__}: {error}"
+        raise BlockError(f"{given!r} {problem}") from error
