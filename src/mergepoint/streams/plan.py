@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, cast
 
 from langchain_core.language_models import BaseChatModel
@@ -72,7 +73,9 @@ class _Search:
         """Plan a recipe; `around` are those that hold it, the outermost first."""
         for name, problem in knob_faults(given, recipe.knobs):
             self._fault(around[-1] if around else recipe, (), prefix, f"{name}: {problem}")
-        values = {**recipe.knobs, **{name: given[name] for name in given if name in recipe.knobs}}
+        here = _here(recipe)
+        given = {name: value for name, value in given.items() if name in recipe.knobs}
+        values = {**here, **turned(recipe.knobs, here), **given}
         stages: list[PlannedStage | PlannedRecipe] = []
         have = set(recipe.needs)
         for number in range(1, len(recipe.stages) + 1):
@@ -193,6 +196,12 @@ class _Search:
     def _fault(self, recipe: Recipe, at: Location, stage_id: str, problem: str) -> None:
         place = f"{recipe.document.where(at)}: " if recipe.document is not None else ""
         self.faults.append(f"{place}{stage_id}: {problem}")
+
+
+def _here(recipe: Recipe) -> dict[str, str]:
+    """Give the folder of a recipe's file as `here`, by which it names what lies beside it."""
+    source = getattr(recipe.document, "source", "")
+    return {"here": str(Path(source).parent)} if source and Path(source).is_file() else {}
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,15 @@ from mergepoint.models.rules.reading import (
     words_of,
 )
 from mergepoint.models.rules.stage import Stage, stage_of
-from mergepoint.models.rules.staged import better, chosen, follow_up, parts_of, passes, share
+from mergepoint.models.rules.staged import (
+    better,
+    chosen,
+    follow_up,
+    parts_of,
+    passes,
+    reason,
+    share,
+)
 from mergepoint.models.rules.task import how_many, subject_words
 from mergepoint.models.rules.verbs import Kind
 from mergepoint.models.rules.writing import answer, answer_as
@@ -35,6 +43,7 @@ _STAGED: Mapping[str, Callable[[Stage], Any]] = {
     "parts": lambda stage: parts_of(stage, how_many(stage.instruction, 3)),
     "enough": lambda stage: bool(stage.items("notes")),
     "follow_up": follow_up,
+    "reason": reason,
 }
 """What the answers of blocks hold, by name."""
 
@@ -124,16 +133,13 @@ class _Filling:
     def _object(self, schema: Schema, depth: int) -> dict[str, Any]:
         required = schema.get("required", ())
         properties: Mapping[str, Schema] = schema.get("properties", {})
-        told = (
-            {}
-            if self._stage is None
-            else {name: _STAGED[name] for name in required if name in _STAGED}
-        )
+        told = {} if self._stage is None else {name: _STAGED[name] for name in _STAGED}
+        wanted = [*required, *(name for name in properties if name in told)]
         return {
             name: told[name](self._stage)
             if name in told
             else self.value(properties.get(name, {}), name, depth + 1)
-            for name in required
+            for name in dict.fromkeys(wanted)
         }
 
     def _array(self, schema: Schema, name: str, depth: int) -> list[Any]:

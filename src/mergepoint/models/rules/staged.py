@@ -10,6 +10,7 @@ from mergepoint.models.rules.critique import critique
 from mergepoint.models.rules.edits import applied, edits_in, form_of
 from mergepoint.models.rules.picture import subject_of
 from mergepoint.models.rules.reading import (
+    SAID,
     Conversation,
     capital,
     content_words,
@@ -81,10 +82,23 @@ def better(stage: Stage) -> str:
 
 
 def passes(stage: Stage) -> bool:
-    """Say whether a text can stand: little is due in it, or a tool does not say it is wrong."""
+    """Say whether a text can stand: by a tool, by what was asked, else where little is due."""
     if "tool" in stage.tags:
         return "wrong" not in words_of(stage.tags["tool"])
-    return share(stage) >= 0.8
+    return share(stage) >= (0.95 if stage.ask else 0.8)
+
+
+def reason(stage: Stage) -> str:
+    """Say why a text is judged as it is: the first issue of its critique."""
+    if "tool" in stage.tags:
+        return stage.tags["tool"].partition("\n")[0]
+    if not stage.text:
+        return "It holds the most of what was asked for."
+    missing = [word for word in _wanted(stage) if word not in content_words(stage.text)]
+    if missing:
+        return f'"{missing[0]}" was asked for and is not in it.'
+    issues = critique(stage.conversation).partition("Edits:")[0].removeprefix("Issues:")
+    return issues.strip().partition("\n")[0].removeprefix("- ").removeprefix("none: ")
 
 
 def chosen(stage: Stage) -> int:
@@ -106,7 +120,7 @@ def parts_of(stage: Stage, most: int) -> list[str]:
     """Give the parts of a task: its own sentences, else what can be said of its subject."""
     own = [part.strip() for part in _CLAUSES.split(stage.ask) if content_words(part)]
     if len(own) > 1:
-        return [capital(part) for part in own[:most]]
+        return [capital(part.rstrip(' ;')) for part in own[:most]]
     return [step.format(subject=_subject(stage)) for step in STEPS[: min(most, 3)]]
 
 
@@ -128,7 +142,7 @@ def _improved(text: str, stage: Stage) -> str:
 def _share_of(text: str, stage: Stage) -> float:
     alone = Stage(stage.instruction, {**_asked(stage), "text": text})
     due = len(edits_in(critique(alone.conversation)))
-    wanted = content_words(_brief_words(alone))
+    wanted = _wanted(alone)
     there = set(content_words(text))
     found = len(there.intersection(wanted)) / len(wanted) if wanted else 0.95
     return round(found * 0.9**due, 3)
@@ -138,9 +152,10 @@ def _asked(stage: Stage) -> dict[str, str]:
     return {"question": stage.ask} if stage.ask else {}
 
 
-def _brief_words(stage: Stage) -> str:
+def _wanted(stage: Stage) -> tuple[str, ...]:
+    """Give the words of subject and mood, where something is asked for."""
     brief = brief_of(stage.conversation) if stage.ask else None
-    return " ".join([brief.subject, brief.mood]) if brief else ""
+    return content_words(f"{brief.subject} {brief.mood}") if brief else ()
 
 
 def _subject(stage: Stage) -> str:
@@ -169,7 +184,7 @@ def _answered(stage: Stage, answer: Answer) -> str:
         return applied(stage.text, edits_in(stage.told)).strip() or stage.text
     known = "\n".join(stage.tags.get(name, "") for name in ("sources", "notes")).strip()
     told = (("human", known), ("human", ask)) if known else (("human", ask),)
-    made = answer(Conversation(told, ask, ""))
+    made = answer(Conversation(told, ask, "")).removeprefix(f"{SAID} ")
     if kind_of(ask) == "title" and stage.voice:
         made = picked(list(headings(brief_of(stage.conversation)).values()) or [made], stage.voice)
     return applied(made, edits_in(stage.told)).strip() or made

@@ -19,6 +19,7 @@ from mergepoint.models.rules.picture import (
     subject_of,
 )
 from mergepoint.models.rules.reading import (
+    SAID,
     Conversation,
     capital,
     content_words,
@@ -219,7 +220,7 @@ def _question(conversation: Conversation) -> str:
             if found > shared and not part.endswith("?"):
                 best, shared = part, found
     if best:
-        return f"What was said here: {best}"
+        return f"{SAID} {best}"
     asked = subject_words(conversation.task)
     if not asked or asked[0] in _GREETINGS:
         return INTRODUCTION
