@@ -120,7 +120,7 @@ def parts_of(stage: Stage, most: int) -> list[str]:
     """Give the parts of a task: its own sentences, else what can be said of its subject."""
     own = [part.strip() for part in _CLAUSES.split(stage.ask) if content_words(part)]
     if len(own) > 1:
-        return [capital(part.rstrip(' ;')) for part in own[:most]]
+        return [capital(part.rstrip(" ;")) for part in own[:most]]
     return [step.format(subject=_subject(stage)) for step in STEPS[: min(most, 3)]]
 
 

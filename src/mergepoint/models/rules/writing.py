@@ -217,7 +217,7 @@ def _question(conversation: Conversation) -> str:
             text = material(text)  # noqa: PLW2901  (the question does not answer itself)
         for part in sentences(text):
             found = len(wanted.intersection(content_words(part)))
-            if found > shared and not part.endswith("?"):
+            if found > shared and not part.endswith("?") and not part.startswith("#"):
                 best, shared = part, found
     if best:
         return f"{SAID} {best}"
