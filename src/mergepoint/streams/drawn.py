@@ -113,5 +113,5 @@ def _line(name: str, test: Any) -> str:
 
 
 def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    text = repr(value).replace("\\n", " ")
+    return text if len(text) <= 40 else f"{text[:37]}..."

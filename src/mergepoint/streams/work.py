@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from functools import partial
@@ -9,7 +10,7 @@ from typing import Any
 
 from mergepoint.core.errors import RailError
 from mergepoint.record.record import now
-from mergepoint.streams.ask import Asker
+from mergepoint.streams.ask import Answer, Ask, Asker
 from mergepoint.streams.beside import beside
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.flow.each import each
@@ -32,7 +33,8 @@ class Work:
     """One run of a planned recipe: the contexts of its stages, and why it stopped.
 
     `asker_of` gives who answers a stage's calls. A stage whose rail ends it gives what is finished
-    and ends; those behind it go on with that. `watch` is told of each Thing that leaves a stage.
+    and ends; those behind it go on with that. `watch` is told of each Thing that leaves a stage;
+    `flying` counts the calls of each stage that are not answered yet.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Work:
         self._clock = clock
         self._watch = watch
         self._contexts: dict[str, BlockContext] = {}
+        self.flying: Counter[str] = Counter()
 
     def stream(self, items: AsyncIterator[Thing]) -> AsyncGenerator[Thing, None]:
         """Give what leaves the recipe. Nothing is pulled before it is asked for."""
@@ -186,12 +189,26 @@ class Work:
                 stage.stage_id,
                 seed=self._seed,
                 width=stage.width,
-                asker=self._asker_of(stage),
+                asker=self._counted(stage),
                 notes=self._notes,
                 clock=self._clock,
                 within=self._within(stage),
             )
         return known
+
+    def _counted(self, stage: PlannedStage) -> Asker | None:
+        asker = self._asker_of(stage)
+        if asker is None:
+            return None
+
+        async def asked(ask: Ask, /) -> Answer:
+            self.flying[stage.stage_id] += 1
+            try:
+                return await asker(ask)
+            finally:
+                self.flying[stage.stage_id] -= 1
+
+        return asked
 
     def _within(self, stage: PlannedStage) -> Inside | None:
         if not stage.inside:
