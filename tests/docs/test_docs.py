@@ -19,11 +19,16 @@ import mergepoint
 
 SOURCE = ROOT / "src" / "mergepoint"
 NOT_RUN = 0
+LONG = ("docs/cli.md", "docs/testing.md")
+"""Pages of dozens of commands, each a process of its own: played in the campaign."""
 MOST_LINES_OF_A_MODULE = 300
 MOST_LINES_OF_A_FUNCTION = 40
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.campaign) if name in LONG else name for name in PAGES],
+)
 def test_blocks_run_and_print_what_is_shown(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
