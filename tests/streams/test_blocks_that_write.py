@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from langchain_core.tools import tool as langchain_tool
 
 from mergepoint.core.errors import RecipeError
 from mergepoint.streams.block_error import BlockError
 from mergepoint.streams.notes import NotesInMemory
+from mergepoint.streams.recipe import Recipe, Stage
+from mergepoint.streams.recipe_yaml import recipe_to_yaml
+from mergepoint.streams.run_recipe import run_recipe
 from mergepoint.streams.sums import checked_sums
 from mergepoint.streams.thing import Thing
 from mergepoint.testing.blocks import Replies, run_block
@@ -95,6 +100,22 @@ def test_a_tool_that_is_none_is_told() -> None:
         run_block("tool", ["a"], {"tool": "no_such_module_here:x"})
     with pytest.raises(BlockError, match="which nobody can call"):
         run_block("tool", ["a"], {"tool": "mergepoint.streams.sums:MOST"})
+
+
+def shout(text: str) -> str:
+    """Say it in capitals."""
+    return text.upper()
+
+
+def test_a_recipe_in_python_takes_functions(tmp_path: Path) -> None:
+    """A function is known by its name, so the run resumes; and it is no YAML."""
+    recipe = Recipe("loud", (Stage("tool", params={"tool": shout}),))
+    live = run_recipe(recipe, ["a"], runs=tmp_path, run_id="one")
+    again = run_recipe(recipe, runs=tmp_path, resume="one")
+    assert live.things == again.things
+    assert live.things[0].props["observation"] == "A"
+    with pytest.raises(RecipeError, match="where it takes an object, give 'module:name'"):
+        recipe_to_yaml(recipe)
 
 
 def test_sums_are_checked() -> None:

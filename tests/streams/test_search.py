@@ -256,3 +256,38 @@ stages:
     assert "r_stage_1_search -- next --> r_stage_1_search_next_stage_1_generate" in drawing
     assert "r_stage_1_search_next_stage_2_critique -. found .-> r_stage_1_search" in drawing
     json.dumps(recipe_schema())
+
+
+class OneByOne:
+    """A search that tries the root over and over."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.moves = 0
+        self.ids: list[str] = []
+
+    def ask(self) -> Move:
+        """Give the root."""
+        self.moves += 1
+        return Move(self.moves, (self.root,), "first")
+
+    def tell(self, move: Move, found: Sequence[Found]) -> None:
+        """Keep what was found."""
+        self.ids += [one.id for one in found]
+
+    def best(self) -> Sequence[str]:
+        """Give the last."""
+        return self.ids[::-1]
+
+
+def one_by_one(root: str, rng: random.Random) -> OneByOne:
+    """Begin such a search."""
+    return OneByOne(root)
+
+
+@pytest.mark.parametrize("search", [one_by_one, f"{__name__}:one_by_one"])
+def test_a_search_of_ones_own_decides(search: Any) -> None:
+    """A function, or its name, gives who is asked; the best is what that says."""
+    recipe = searching("own", search=search, moves=3)
+    (best,) = run_recipe(recipe, ["a"], model=model(), runs=None).things
+    assert (best.id, best.props["moves"]) == ("0.2.1", 3)

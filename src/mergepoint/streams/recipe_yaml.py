@@ -16,7 +16,7 @@ from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.sealed import plain
 from mergepoint.streams.where import Where, as_data
 from mergepoint.tree.budget import LIMITS, as_budget
-from mergepoint.tree.strict_yaml import Document, YamlError, dump, load, load_file
+from mergepoint.tree.strict_yaml import Document, YamlError, dump, load, load_file, refusals
 
 
 class BudgetFields(Params):
@@ -164,6 +164,9 @@ def _wordless(stage: Stage) -> Iterator[str]:
         yield "its type is an object; register it, and give its name"
     if stage.model is not None and not isinstance(stage.model, str):
         yield "its model is an object; give 'provider:name'"
+    for at, problem in refusals(plain(stage.params)):
+        where = ".".join(map(str, ("params", *at)))
+        yield f"{where}: {problem}; where it takes an object, give 'module:name'"
 
 
 def _stage_data(stage: Stage) -> dict[str, Any]:

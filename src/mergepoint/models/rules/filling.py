@@ -133,10 +133,15 @@ class _Filling:
     def _object(self, schema: Schema, depth: int) -> dict[str, Any]:
         required = schema.get("required", ())
         properties: Mapping[str, Schema] = schema.get("properties", {})
-        told = {} if self._stage is None else {name: _STAGED[name] for name in _STAGED}
+        stage = self._stage
+        told = (
+            {}
+            if stage is None
+            else {name: _STAGED[name](stage) for name in _STAGED.keys() & {*properties}}
+        )
         wanted = [*required, *(name for name in properties if name in told)]
         return {
-            name: told[name](self._stage)
+            name: told[name]
             if name in told
             else self.value(properties.get(name, {}), name, depth + 1)
             for name in dict.fromkeys(wanted)

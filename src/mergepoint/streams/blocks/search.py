@@ -13,13 +13,14 @@ from mergepoint.streams.reading import canonical, failed, number
 from mergepoint.streams.search.beam import Beam
 from mergepoint.streams.search.best_first import BestFirst
 from mergepoint.streams.search.islands import Islands
+from mergepoint.streams.search.own import Own
 from mergepoint.streams.search.search import Found, Move
 from mergepoint.streams.search.thompson import Thompson
 from mergepoint.streams.search.uct import Uct
 from mergepoint.streams.thing import Thing
 from mergepoint.streams.where import holds
 
-Way = Beam | BestFirst | Uct | Thompson | Islands
+Way = Beam | BestFirst | Uct | Thompson | Islands | Own
 
 
 class Searched(RootModel[Annotated[Way, Field(discriminator="strategy")]]):
@@ -41,9 +42,9 @@ async def search(
     A move sends a node, or several as one, through the stages of `next`, those from the item
     itself through `first`; what comes out of them are new nodes, each with a score. Strategies:
     `beam` (level by level), `best_first`, `uct` (tree search by means and visits), `thompson`
-    (wider or deeper by chance, as likely as it is to be better) and `islands` (evolution). What is
-    tried next goes by the seed and by scores in the order of moves, so it does not depend on
-    concurrency.
+    (wider or deeper by chance, as likely as it is to be better), `islands` (evolution) and `own` (a
+    function that gives a search with `ask`, `tell` and `best`). What is tried next goes by the seed
+    and by scores in the order of moves, so it does not depend on concurrency.
 
     A node is given `task` (the item's content) and `earlier` (the nodes that it is made of
     with their scores, the best last). Writes `moves` (how many were made) and `stopped`: until,

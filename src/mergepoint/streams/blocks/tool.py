@@ -16,7 +16,7 @@ from mergepoint.streams.block import block
 from mergepoint.streams.block_error import BlockError
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.knobs import read_knobs
-from mergepoint.streams.named import named, named_problem
+from mergepoint.streams.named import NAMED, named, named_problem
 from mergepoint.streams.params import Params
 from mergepoint.streams.reading import CONTENT, failed
 from mergepoint.streams.sealed import plain, sealed
@@ -34,7 +34,7 @@ def _tool(given: Any) -> Any:
 class Tool(Params):
     """Which function is called, with what, and where its result goes."""
 
-    tool: Annotated[Any, AfterValidator(_tool), WithJsonSchema({"type": "string"})] = Field(
+    tool: Annotated[Any, AfterValidator(_tool), NAMED, WithJsonSchema({"type": "string"})] = Field(
         description="a function or LangChain tool: in Python itself, in YAML `module:name`"
     )
     args: dict[str, JsonValue] = Field(
