@@ -7,10 +7,11 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
+from mergepoint.streams.alone import Alone
 from mergepoint.streams.flow.each import each
 from mergepoint.streams.thing import Thing, stamp
 
-Through = Callable[[AsyncIterator[Thing], str], AsyncGenerator[Thing, None]]
+Through = Callable[[AsyncIterator[Thing], Alone | None], AsyncGenerator[Thing, None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +24,11 @@ class Inside:
     clock: Callable[[], float]
 
     async def through(
-        self, name: str, things: Sequence[Thing], alone: str, add: Callable[[Thing, float], Any]
+        self,
+        name: str,
+        things: Sequence[Thing],
+        alone: Alone | None,
+        add: Callable[[Thing, float], Any],
     ) -> AsyncGenerator[Thing, None]:
         """Give what leaves the stages with a name; what the block made enters them stamped.
 

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-from mergepoint.core.errors import RailError
 from mergepoint.record.record import now
-from mergepoint.streams.ask import Answer, Ask, Asker
+from mergepoint.streams.alone import Alone
+from mergepoint.streams.ask import Asker
 from mergepoint.streams.beside import beside
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.flow.each import each
 from mergepoint.streams.flow.mapped import mapped
 from mergepoint.streams.inside import Inside
+from mergepoint.streams.link import Link
+from mergepoint.streams.motion import Motion, UnderWay
 from mergepoint.streams.notes import Notes, NotesInMemory
 from mergepoint.streams.planned import PlannedRecipe, PlannedStage
-from mergepoint.streams.rounds import rounds
+from mergepoint.streams.rounds import Body, rounds
 from mergepoint.streams.stage import run_stage
 from mergepoint.streams.stops import Stops
 from mergepoint.streams.thing import Thing
@@ -26,6 +27,7 @@ from mergepoint.streams.thing import Thing
 AskerOf = Callable[[PlannedStage], Asker | None]
 Watch = Callable[[str, Thing], None]
 
+INSIDE = "its own"
 _DEEP = 12  # stages that pull each other in one stack; Python's frames are not endless
 
 
@@ -33,8 +35,8 @@ class Work:
     """One run of a planned recipe: the contexts of its stages, and why it stopped.
 
     `asker_of` gives who answers a stage's calls. A stage whose rail ends it gives what is finished
-    and ends; those behind it go on with that. `watch` is told of each Thing that leaves a stage;
-    `flying` counts the calls of each stage that are not answered yet.
+    and ends; those behind it go on with that. `watch` is told of each Thing that leaves a stage.
+    `motion` knows who waits for whom, and ends what does not move or whose time is over.
     """
 
     def __init__(
@@ -49,22 +51,35 @@ class Work:
     ) -> None:
         self.planned = planned
         self.stops = Stops()
+        self.motion = Motion(planned, self.stops)
         self._asker_of = asker_of
         self._seed = seed
         self._notes: Notes = NotesInMemory() if notes is None else notes
         self._clock = clock
         self._watch = watch
         self._contexts: dict[str, BlockContext] = {}
-        self.flying: Counter[str] = Counter()
 
-    def stream(self, items: AsyncIterator[Thing]) -> AsyncGenerator[Thing, None]:
+    async def stream(self, items: AsyncIterator[Thing]) -> AsyncGenerator[Thing, None]:
         """Give what leaves the recipe. Nothing is pulled before it is asked for."""
-        return self.through(self.planned, items)
+        motion = self.motion
+        try:
+            async with aclosing(self.through(self.planned, self._entry(items))) as stream:
+                while True:
+                    motion.read = True
+                    try:
+                        thing = await anext(stream)
+                    except StopAsyncIteration:
+                        return
+                    finally:
+                        motion.read = False
+                    yield thing
+        finally:
+            motion.end()
 
     async def through(
-        self, planned: PlannedRecipe, items: AsyncIterator[Thing], alone: str = ""
+        self, planned: PlannedRecipe, items: AsyncIterator[Thing], alone: Alone | None = None
     ) -> AsyncGenerator[Thing, None]:
-        """Give what leaves a recipe at its place; `alone` is the id of a Thing that goes alone."""
+        """Give what leaves a recipe at its place; an item may be `alone` in it."""
         if planned.recipe.recurrent:
             stream = self._rounds(planned, items, alone)
         elif planned.recipe.each:
@@ -79,68 +94,77 @@ class Work:
         self,
         stages: tuple[PlannedStage | PlannedRecipe, ...],
         items: AsyncIterator[Thing],
-        alone: str = "",
+        alone: Alone | None = None,
     ) -> AsyncGenerator[Thing, None]:
         """Give what comes out of stages, one after the other."""
         stream: Any = items
         for number, stage in enumerate(stages, 1):
-            stream = self._stage(stage, stream, alone)
+            above = link = self._link(stage, stream, alone)
+            stream = link
             if number % _DEEP == 0:  # a task of its own pulls what is above
-                stream = mapped(stream, _itself, width=1, prefetch=1)
+                ahead = mapped(link, _itself, width=1, prefetch=1)
+                stream = Link(
+                    ahead, self.motion, giver=stage.stage_id, stage_id=stage.stage_id, above=above
+                )
         return _each(stream)
 
-    def _stage(
-        self, stage: PlannedStage | PlannedRecipe, items: AsyncIterator[Thing], alone: str
-    ) -> AsyncIterator[Thing]:
-        def into(entering: AsyncIterator[Thing]) -> AsyncIterator[Thing]:
-            if isinstance(stage, PlannedRecipe):
-                return self.through(stage, entering, alone)
-            return self._railed(stage, entering, alone)
-
+    def _link(self, stage: PlannedStage | PlannedRecipe, items: Any, alone: Alone | None) -> Link:
+        """Give what leaves a stage, and what passes it by, as a link of which its limits know."""
         if stage.where is None:
-            return into(items)
-        return beside(
-            items,
-            stage.where,
-            into,
-            stage_id=stage.stage_id,
-            width=stage.width,
-            together=stage.together,
-        )
+            return self._into(stage, items, alone, above=items, giver=stage.stage_id)
+        at = stage.stage_id
 
-    async def _railed(
-        self, stage: PlannedStage, items: AsyncIterator[Thing], alone: str
-    ) -> AsyncGenerator[Thing, None]:
-        ctx = self._context(stage).again(alone)
+        def into(entering: AsyncIterator[Thing]) -> Link:
+            return self._into(stage, entering, alone, above=items, giver=f"{at}.{INSIDE}")
+
+        both = beside(
+            items, stage.where, into, stage_id=at, width=stage.width, together=stage.together
+        )
+        return Link(both, self.motion, giver=at, stage_id=at, above=items)
+
+    def _into(
+        self,
+        stage: PlannedStage | PlannedRecipe,
+        items: Any,
+        alone: Alone | None,
+        *,
+        above: Any,
+        giver: str,
+    ) -> Link:
+        """Give what a stage makes of items; `above` is the link that they come from."""
+        at = stage.stage_id
+        if isinstance(stage, PlannedRecipe):
+            timed = stage.rails.deadline is not None
+            given = self._entry(items, stage) if timed else items
+            inside = self.through(stage, given, alone)
+            over = given if timed else above
+            return Link(inside, self.motion, giver=giver, stage_id=at, above=over)
+        ctx = self._context(stage).within(alone)
         stream = run_stage(stage.kind, items, stage.params, ctx, batch=stage.batch)
-        async with aclosing(stream):
-            while True:
-                try:
-                    thing = await anext(stream)
-                except StopAsyncIteration:
-                    return
-                except RailError as error:
-                    self.stops.note(stage.stage_id, error)
-                    return
-                if self._watch is not None:
-                    self._watch(stage.stage_id, thing)
-                yield thing
+        return Link(stream, self.motion, giver=giver, stage_id=at, above=above, told=self._watch)
+
+    def _entry(self, items: Any, planned: PlannedRecipe | None = None) -> Link:
+        """Give the items of a recipe, with which its time begins."""
+        planned = planned or self.planned
+        return Link(
+            items,
+            self.motion,
+            giver=f"the items of {planned.prefix}",
+            stage_id=planned.prefix,
+            above=items,
+            starts=planned,
+        )
 
     def _each(
         self, planned: PlannedRecipe, items: AsyncIterator[Thing]
     ) -> AsyncGenerator[Thing, None]:
-        async def alone(thing: Thing) -> AsyncGenerator[Thing, None]:
-            try:
-                async with aclosing(self.once(planned.stages, each([thing]), thing.id)) as made:
-                    async for one in made:
-                        yield one
-            finally:
-                self._forget(planned, thing)
+        def one(thing: Thing) -> AsyncIterator[Thing]:
+            return self.once(planned.stages, each([thing]), Alone(thing.id))
 
-        return _each(mapped(items, alone, width=planned.recipe.concurrency))
+        return _each(mapped(items, one, width=planned.recipe.concurrency))
 
     def _rounds(
-        self, planned: PlannedRecipe, items: AsyncIterator[Thing], around: str
+        self, planned: PlannedRecipe, items: AsyncIterator[Thing], alone: Alone | None
     ) -> AsyncGenerator[Thing, None]:
         """Give what leaves a recurrent recipe.
 
@@ -148,21 +172,19 @@ class Work:
         before the next begins; else all of them do.
         """
         if planned.together:
-            return self._all(planned, items, partial(self.once, planned.stages, alone=around))
+            return self._all(planned, items, self._body(planned, alone))
 
-        async def alone(thing: Thing) -> AsyncGenerator[Thing, None]:
-            body = partial(self.once, planned.stages, alone=thing.id)
-            try:
-                async with aclosing(rounds(planned, [thing], body, self.stops)) as made:
-                    async for one in made:
-                        yield one
-            finally:
-                self._forget(planned, thing)
+        def one(thing: Thing) -> AsyncIterator[Thing]:
+            body = self._body(planned, Alone(thing.id))
+            return rounds(planned, [thing], body, self.motion)
 
-        return _each(mapped(items, alone, width=planned.recipe.concurrency))
+        return _each(mapped(items, one, width=planned.recipe.concurrency))
+
+    def _body(self, planned: PlannedRecipe, alone: Alone | None) -> Body:
+        return lambda stream: self.once(planned.stages, stream, alone)
 
     async def _all(
-        self, planned: PlannedRecipe, items: AsyncIterator[Thing], body: Any
+        self, planned: PlannedRecipe, items: AsyncIterator[Thing], body: Body
     ) -> AsyncGenerator[Thing, None]:
         try:
             cohort = [thing async for thing in items]
@@ -172,14 +194,9 @@ class Work:
                 await close()
         if not cohort:
             return
-        async with aclosing(rounds(planned, cohort, body, self.stops)) as made:
+        async with aclosing(rounds(planned, cohort, body, self.motion)) as made:
             async for thing in made:
                 yield thing
-
-    def _forget(self, planned: PlannedRecipe, thing: Thing) -> None:
-        for stage in planned.blocks():
-            if stage.stage_id in self._contexts:
-                self._contexts[stage.stage_id].forget(thing.id)
 
     def _context(self, stage: PlannedStage) -> BlockContext:
         """Give the context of a stage, the same in all of its rounds."""
@@ -189,28 +206,15 @@ class Work:
                 stage.stage_id,
                 seed=self._seed,
                 width=stage.width,
-                asker=self._counted(stage),
+                asker=self._asker_of(stage),
                 notes=self._notes,
                 clock=self._clock,
-                within=self._within(stage),
+                under_way=UnderWay(self.motion, stage.stage_id),
+                inner=self._inside(stage),
             )
         return known
 
-    def _counted(self, stage: PlannedStage) -> Asker | None:
-        asker = self._asker_of(stage)
-        if asker is None:
-            return None
-
-        async def asked(ask: Ask, /) -> Answer:
-            self.flying[stage.stage_id] += 1
-            try:
-                return await asker(ask)
-            finally:
-                self.flying[stage.stage_id] -= 1
-
-        return asked
-
-    def _within(self, stage: PlannedStage) -> Inside | None:
+    def _inside(self, stage: PlannedStage) -> Inside | None:
         if not stage.inside:
             return None
         ways = {inner.recipe.name: partial(self.through, inner) for inner in stage.inside}

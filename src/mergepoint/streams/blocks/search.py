@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, RootModel
 
+from mergepoint.streams.alone import Alone
 from mergepoint.streams.block import block
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.reading import canonical, failed, number
@@ -57,13 +58,10 @@ async def search(
         if failed(thing):
             yield thing
             return
-        quest = _Quest(thing, plan, ctx.again(thing.id))
-        try:
-            await quest.run()
-            for best in quest.best():
-                yield best
-        finally:
-            ctx.forget(thing.id)
+        quest = _Quest(thing, plan, ctx.within(Alone(thing.id)))
+        await quest.run()
+        for best in quest.best():
+            yield best
 
     async for best in ctx.map(items, found):
         yield best

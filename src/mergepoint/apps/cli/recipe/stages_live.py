@@ -72,7 +72,8 @@ class StagesLive:
 
     def drawn(self, height: int) -> RenderableType:
         """Give a line for each stage that fits, and what all came to so far."""
-        flying = self.run.work.flying if self.run.work is not None else Counter[str]()
+        work = self.run.work
+        flying = work.motion.flying if work is not None else Counter[str]()
         table = Table.grid(padding=(0, 2))
         table.add_column(no_wrap=True, overflow="ellipsis")
         for _ in range(2):
