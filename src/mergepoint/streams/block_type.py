@@ -43,7 +43,9 @@ class BlockType(Generic[P]):
 
     `in_order` says that it decides by the order of its items, so they have to come in the order
     of their lineage. `barrier` says for given params that nothing leaves before all has come, or
-    that what leaves is durable; a recipe's segment ends there.
+    that what leaves is durable; a recipe's segment ends there. `inside` gives, for given params,
+    the stages that the block runs itself by `ctx.inside`, by name; what it sends through them has
+    the props `inside_has`.
 
     Raises ValueError for a name that recipes cannot write, and TypeError for a function that is
     no block.
@@ -57,6 +59,8 @@ class BlockType(Generic[P]):
     adds: Names = ()
     in_order: bool = False
     barrier: Callable[[Any], bool] = lambda params: False
+    inside: Callable[[Any], Mapping[str, Any]] = lambda params: {}
+    inside_has: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):

@@ -14,7 +14,7 @@ from mergepoint.streams.block_type import BlockType
 from mergepoint.streams.gather import Gather
 from mergepoint.streams.params import Params, params_of
 from mergepoint.streams.rails import Rails
-from mergepoint.streams.sealed import NOTHING, sealed
+from mergepoint.streams.sealed import NOTHING, SealedDict, SealedList, sealed
 from mergepoint.streams.where import Where
 from mergepoint.tree.budget import Budget, as_budget
 from mergepoint.tree.strict_yaml import Document
@@ -27,14 +27,17 @@ MAX_STAGES = 1_000
 class Stage:
     """One stage: a block or a recipe by its name, or as it is; and what it is told.
 
-    `params` are the block's, for a recipe its knobs; `{{ knob }}` in them is filled in. With
+    `params` are the block's, for a recipe its knobs; `{{ knob }}` in them is filled in. They are
+    JSON data, and what a block takes beside that, such as a function. With
     `batch` the block works on one batch after the other. At most `concurrency` Things are worked
     on at once, None as in the recipe. `model` stands over the run's, `budget` bounds its calls.
+    Things for which `where` does not hold pass the stage by, unchanged and in order.
     """
 
     type: str | BlockType[Any] | Recipe
     _: KW_ONLY
     params: Mapping[str, Any] = NOTHING
+    where: Where | None = None
     batch: Gather | Mapping[str, Any] | None = None
     concurrency: int | None = None
     model: str | BaseChatModel | None = None
@@ -45,10 +48,13 @@ class Stage:
             raise RecipeError(f"params are a mapping, not {self.params!r}")
         if problem := concurrency_problem(self.concurrency):
             raise RecipeError(problem)
-        object.__setattr__(self, "params", sealed(self.params))
+        object.__setattr__(self, "params", _kept(self.params))
         object.__setattr__(self, "budget", as_budget(self.budget))
         if self.batch is not None:
             object.__setattr__(self, "batch", params_of(Gather, self.batch, where="batch"))
+        if self.where is not None:
+            held = params_of(_Held, {"where": self.where}, where=self.label)
+            object.__setattr__(self, "where", held.where)
 
     @property
     def label(self) -> str:
@@ -58,6 +64,10 @@ class Stage:
 
 class _End(Params):
     until: Where
+
+
+class _Held(Params):
+    where: Where
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +134,17 @@ class Recipe:
     def stage_id(self, number: int) -> str:
         """Give the id of a stage, counted from 1, within this recipe: `best.stage_2.verify`."""
         return f"{self.name}.stage_{number}.{self.stages[number - 1].label}"
+
+
+def _kept(value: Any) -> Any:
+    """Give params sealed; what is no JSON data, such as a function or a retriever, as it is."""
+    if isinstance(value, Mapping):
+        return SealedDict({key: _kept(item) for key, item in value.items()})
+    if isinstance(value, list | tuple):
+        return SealedList(_kept(item) for item in value)
+    if value is None or isinstance(value, str | int | float):
+        return sealed(value)
+    return value
 
 
 def concurrency_problem(given: object) -> str | None:
