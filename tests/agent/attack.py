@@ -541,14 +541,14 @@ while True:
         unsafe=FILLS,
         told="good night",
         stopped="wall",
-        limits=Limits(wall=0.7),
+        limits=Limits(wall=2.5),
     ),
     Attack(
         name="an output that is closed",
         code="import os, time\nos.closerange(0, 256)\ntime.sleep(60)",
         unsafe=FILLS,
         stopped="wall",
-        limits=Limits(wall=0.7),
+        limits=Limits(wall=2.5),
     ),
 )
 """Attacks that are tried in the sandbox alone, and first under small limits."""
