@@ -80,6 +80,8 @@ class _Search:
         stages: list[PlannedStage | PlannedRecipe] = []
         have = set(recipe.needs)
         for number in range(1, len(recipe.stages) + 1):
+            if self.count > MAX_STAGES:  # recipes in recipes multiply: nothing more is looked up
+                break
             found = self._stage(recipe, number, values, prefix, (*around, recipe), model)
             if found is None:
                 continue
@@ -105,8 +107,6 @@ class _Search:
         around: tuple[Recipe, ...],
         model: str | BaseChatModel | None,
     ) -> PlannedStage | PlannedRecipe | None:
-        if self.count > MAX_STAGES:  # recipes in recipes multiply: nothing more is looked up
-            return None
         stage, at = recipe.stages[number - 1], ("stages", number - 1)
         stage_id = f"{prefix}.stage_{number}.{stage.label}"
         try:
