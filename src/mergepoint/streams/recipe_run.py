@@ -13,22 +13,20 @@ from langchain_core.language_models import BaseChatModel
 
 from mergepoint.core.errors import Fault, RecipeError, StepError, TreeError
 from mergepoint.models.prices import Price, Prices
-from mergepoint.record.answers import Resumed
+from mergepoint.record.answers import answers_of
 from mergepoint.record.header import RunHeader
-from mergepoint.record.journal import Journal, MemoryJournal
-from mergepoint.record.record import CallRecord
+from mergepoint.record.journal import MemoryJournal
 from mergepoint.record.store import RunJournal, Store
 from mergepoint.record.store_at import store_at
 from mergepoint.record.usage import Usage, usage_of
 from mergepoint.run.facts import new_run_id
 from mergepoint.run.journaled import EXCLUSIVE, Origin, named_run
-from mergepoint.run.recorder import Recorder
-from mergepoint.streams.ask import Asker
-from mergepoint.streams.door import Passing, asker_of
+from mergepoint.run.recorder import Recorder, with_recorder
+from mergepoint.streams.door import Passing
 from mergepoint.streams.library import LIBRARY, Library
-from mergepoint.streams.notes_on_record import NotesOnRecord
+from mergepoint.streams.outfit import Outfit
 from mergepoint.streams.plan import plan
-from mergepoint.streams.planned import PlannedRecipe, PlannedStage
+from mergepoint.streams.planned import PlannedRecipe
 from mergepoint.streams.planned_calls import ledger_of, models_of, outline_of, statics_of
 from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.registry import REGISTRY, Registry
@@ -37,7 +35,6 @@ from mergepoint.streams.stage import entered
 from mergepoint.streams.thing import Thing, stamp
 from mergepoint.streams.work import Watch, Work
 from mergepoint.tree.budget import Budget, as_budget
-from mergepoint.tree.policy import Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,29 +92,22 @@ class RecipeRun:
         """Give the Things as they come."""
         journal = self._opened()
         try:
-            recorder = Recorder(journal, answers=self._answers(journal))
-            asking = Passing(
-                self.run_id,
-                recorder,
-                ledger_of(
-                    self.planned,
-                    as_budget(self.wanted.budget),
-                    Prices(self.wanted.prices),
-                    journal.records,
-                ),
+            origin = Origin(self.wanted.reuse, self.wanted.replay)
+            answers = answers_of(journal.records, origin.answers(self.store))
+            purse = ledger_of(
+                self.planned,
+                as_budget(self.wanted.budget),
+                Prices(self.wanted.prices),
+                journal.records,
             )
-            askers: dict[str, Asker] = {}
-
-            def asker(stage: PlannedStage) -> Asker | None:
-                model = self.models.get(stage.stage_id)
-                if model is None:
-                    return None
-                return askers.setdefault(stage.stage_id, asker_of(model, asking, Policy()))
-
-            notes = NotesOnRecord(self.run_id, journal, self._known(journal))
-            self.work = Work(
-                self.planned, asker, seed=self.wanted.seed, notes=notes, watch=self.wanted.watch
-            )
+            config = with_recorder({}, Recorder(journal, answers=answers))
+            self.work = Outfit(
+                planned=self.planned,
+                models=self.models,
+                passing=Passing(run_id=self.run_id, config=config, purse=purse),
+                seed=self.wanted.seed,
+                watch=self.wanted.watch,
+            ).work()
             async with aclosing(self.work.stream(_entering(self.items or ()))) as stream:
                 async for thing in stream:
                     yield thing
@@ -201,18 +191,6 @@ class RecipeRun:
                     "give them again"
                 )
             self.items = [_taken(one) for one in items]
-
-    def _answers(self, journal: Journal) -> Any:
-        if journal.records:
-            return Resumed(journal.records)
-        return Origin(self.wanted.reuse, self.wanted.replay).answers(self.store)
-
-    def _known(self, journal: Journal) -> Iterable[CallRecord]:
-        named = self.wanted.reuse if self.wanted.reuse is not None else self.wanted.replay
-        if named is None:
-            return journal.records
-        store, run_id = named_run(self.store, named)
-        return (*store.read(run_id)[1], *journal.records)
 
 
 async def _entering(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Thing]:
