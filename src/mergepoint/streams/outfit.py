@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 
 from langchain_core.language_models import BaseChatModel
 
+from mergepoint.record.record import CallRecord
 from mergepoint.streams.ask import Asker
 from mergepoint.streams.door import Passing, asker_of
 from mergepoint.streams.notes_on_record import NotesOnRecord
 from mergepoint.streams.planned import PlannedRecipe, PlannedStage
 from mergepoint.streams.stops import Stop
+from mergepoint.streams.thing import Thing
 from mergepoint.streams.work import Watch, Work
+from mergepoint.streams.workflow import workflow_of
 from mergepoint.tree.policy import Policy
 
 
@@ -38,6 +41,19 @@ class Outfit:
         )
         work.stops.all.extend(stops)
         return work
+
+    @property
+    def records(self) -> list[CallRecord]:
+        """Give what is on record of the run."""
+        at = self.passing.key("").path
+        known = self.passing.recorders[-1].journal.records
+        return [
+            one for one in known if one.key.run == self.passing.run_id and one.path.startswith(at)
+        ]
+
+    def workflow(self, things: Iterable[Thing], *, stopped: str) -> Thing:
+        """Give the run as a Thing; `stopped` is the rail that ended it."""
+        return workflow_of(self.planned, things, self.records, stopped=stopped)
 
     def _asker(self, stage: PlannedStage) -> Asker | None:
         model = self.models.get(stage.stage_id)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
-from mergepoint.core.errors import Fault, RecipeError, StepError, TreeError
+from mergepoint.core.errors import StepError
 from mergepoint.models.prices import Price, Prices
 from mergepoint.record.answers import answers_of
 from mergepoint.record.header import RunHeader
@@ -22,18 +21,19 @@ from mergepoint.record.usage import Usage, usage_of
 from mergepoint.run.facts import new_run_id
 from mergepoint.run.journaled import EXCLUSIVE, Origin, named_run
 from mergepoint.run.recorder import Recorder, with_recorder
+from mergepoint.streams.begun import changed, header_of, off_wire
 from mergepoint.streams.door import Passing
 from mergepoint.streams.library import LIBRARY, Library
 from mergepoint.streams.outfit import Outfit
 from mergepoint.streams.plan import plan
 from mergepoint.streams.planned import PlannedRecipe
-from mergepoint.streams.planned_calls import ledger_of, models_of, outline_of, statics_of
+from mergepoint.streams.planned_calls import ledger_of, models_of
 from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.registry import REGISTRY, Registry
-from mergepoint.streams.sealed import plain
 from mergepoint.streams.stage import entered
-from mergepoint.streams.thing import Thing, stamp
+from mergepoint.streams.thing import Thing
 from mergepoint.streams.work import Watch, Work
+from mergepoint.streams.workflow import workflow_of
 from mergepoint.tree.budget import Budget, as_budget
 
 
@@ -122,23 +122,8 @@ class RecipeRun:
 
     def workflow(self, things: Iterable[Thing]) -> Thing:
         """Give the run as a Thing."""
-        used, made = self.usage, list(things)
-        times = [(one.started, one.ended) for one in self.journal.records]
-        seconds = max((end for _, end in times), default=0.0) - min(
-            (start for start, _ in times), default=0.0
-        )
-        stops = self.work.stops if self.work is not None else None
-        props = {
-            "kind": "workflow",
-            "strategy": self.planned.recipe.name,
-            "calls": used.calls,
-            "tokens": used.total_tokens,
-            "cost": used.known_cost,
-            "seconds": round(seconds, 6),
-            "stopped": (stops.reason if stops is not None else "") or "done",
-        }
-        fresh = Thing([plain(one.content) for one in made], props)
-        return stamp(None, fresh, block=self.planned.recipe.name, stage_id=self.planned.prefix)
+        stopped = self.work.stops.reason if self.work is not None else ""
+        return workflow_of(self.planned, things, self.journal.records, stopped=stopped)
 
     def _opened(self) -> RunJournal | MemoryJournal:
         """Begin the run's journal, or go on with it; the items of a resumed run are its own."""
@@ -157,32 +142,21 @@ class RecipeRun:
             given = self.items if isinstance(self.items, list | tuple) else None
             if given is None and not isinstance(self.items, AsyncIterable):
                 self.items = given = list(self.items or ())
-            self.journal = self.store.create(self._header(given))
+            header = header_of(
+                self.planned,
+                self.models,
+                given,
+                run_id=self.run_id,
+                seed=self.wanted.seed,
+                knobs=self.wanted.knobs,
+            )
+            self.journal = self.store.create(header)
         self.folder = None if self.store is None else self.store.folder_of(self.run_id)
         return self.journal
 
-    def _header(self, given: Iterable[Any] | None) -> RunHeader:
-        things = None if given is None else [_given(one) for one in given]
-        return RunHeader(
-            run_id=self.run_id,
-            created_at=datetime.now(UTC),
-            seed=self.wanted.seed,
-            inputs={"items": things, "knobs": dict(self.wanted.knobs or {})},
-            messages=(),
-            tree=outline_of(self.planned),
-            requests=statics_of(self.planned, self.models),
-        )
-
     def _same(self, header: RunHeader) -> None:
         """Take over what a run began with. Raises TreeError with what differs, by path."""
-        now, before = statics_of(self.planned, self.models), header.requests
-        faults = [
-            Fault(path, "is another than the run began with; begin one that reuses it (--reuse)")
-            for path in sorted(now.keys() | before.keys())
-            if now.get(path) != before.get(path)
-        ]
-        if faults:
-            raise TreeError(faults)
+        changed(header, self.planned, self.models)
         items = header.inputs.get("items")
         if self.items is None:
             if items is None:
@@ -190,7 +164,7 @@ class RecipeRun:
                     f"the items of run {header.run_id!r} came from a stream and are not on record; "
                     "give them again"
                 )
-            self.items = [_taken(one) for one in items]
+            self.items = [off_wire(one) for one in items]
 
 
 async def _entering(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Thing]:
@@ -209,16 +183,3 @@ async def _entering(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[
         close = getattr(source, "aclose", None)
         if close is not None:
             await close()
-
-
-def _given(item: Any) -> Any:
-    """Give an item as JSON data: its content, with its props where it has any."""
-    if not isinstance(item, Thing):
-        return {"content": plain(Thing(item).content)}
-    if item.history:
-        raise RecipeError(f"{item.id} is of another stream; give Thing(content, props)")
-    return {"content": plain(item.content), "props": plain(item.props)}
-
-
-def _taken(data: Mapping[str, Any]) -> Thing:
-    return Thing(data["content"], data.get("props", {}))
