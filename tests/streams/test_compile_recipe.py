@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
+from tests.run.engines import ENGINES, Engine
+from tests.run.inner import listening
 from typing_extensions import TypedDict
 
+from mergepoint import Block, Call
 from mergepoint.core.errors import RecipeError, ReplayMiss, TreeError
 from mergepoint.record.file_store import FileStore
 from mergepoint.run.recorder import Recorder
@@ -310,3 +313,17 @@ def test_a_graph_is_checked_when_it_is_compiled() -> None:
     """Faults of the recipe are told before anything runs."""
     with pytest.raises(RecipeError, match="there is no block and no recipe 'aply'"):
         compile_recipe(Recipe("one", (Stage("aply"),)))
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=str)
+def test_a_compiled_recipe_is_a_call_too(engine: Engine) -> None:
+    """As any graph in a Call, its calls are at paths below; the result is what the graph gives."""
+    graph = compile_recipe(Recipe("one", (SHORT,)), model=echo())
+    recorder = listening()
+    call = Call(graph, name="ask", args={"items": ["a"]}, capture_key="said")
+    end = engine(Block([call], name="root"), echo(), recorder=recorder)
+    assert end.outputs["said"]["things"][0]["content"] == "to Shorten a"
+    assert [one.path for one in recorder.journal.records] == [
+        "root/ask/one/stage_1/apply/0/call_01",
+        "root/ask",
+    ]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
+from importlib import import_module
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
@@ -121,9 +122,33 @@ class Recipe:
         ]
         return [problem for problem in found if problem]
 
+    @property
+    def name_on_record(self) -> str:
+        """Give the name by which a Call of it is known on record."""
+        return f"recipe:{self.name}"
+
+    def argument_problems(self, args: Mapping[str, Any] | None) -> list[str]:
+        """Say what is wrong with it, and with the arguments of a Call of it."""
+        problems: list[str] = _as_call().argument_problems(self, args)
+        return problems
+
+    def fingerprint(self) -> str:
+        """Give a digest of all of its stages."""
+        return str(_as_call().fingerprint(self))
+
+    def perform(self, asked: Any, context: Any, /) -> Awaitable[Any]:
+        """Run it as a Call of a tree; see `mergepoint.streams.recipe_call`."""
+        done: Awaitable[Any] = _as_call().perform(self, asked, context)
+        return done
+
     def stage_id(self, number: int) -> str:
         """Give the id of a stage, counted from 1, within this recipe: `best.stage_2.verify`."""
         return f"{self.name}.stage_{number}.{self.stages[number - 1].label}"
+
+
+def _as_call() -> Any:
+    """Give the module that runs recipes for trees; it knows recipes, and cannot be known here."""
+    return import_module("mergepoint.streams.recipe_call")
 
 
 def concurrency_problem(given: object) -> str | None:
