@@ -16,7 +16,7 @@ from langchain_core.language_models import BaseChatModel
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Checkpointer
 
-from mergepoint.models.prices import Price, Prices
+from mergepoint.models.prices import Price
 from mergepoint.record.store import Store
 from mergepoint.record.store_at import store_at
 from mergepoint.run.graph import Graph
@@ -75,7 +75,7 @@ def compile_recipe(
         knobs=dict(knobs or {}),
         seed=seed,
         budget=as_budget(budget),
-        prices=Prices(prices),
+        prices=prices,
         store=None if journal is None else store_at(journal),
         origin=Origin(reuse, replay),
     )

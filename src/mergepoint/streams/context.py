@@ -29,7 +29,9 @@ from mergepoint.streams.flow.stream import Stream
 from mergepoint.streams.groups import group_of, regrouped
 from mergepoint.streams.notes import MISSING, Notes, NotesInMemory
 from mergepoint.streams.taken import Taken
+from mergepoint.streams.talk import Talk, Talked, Talker
 from mergepoint.streams.thing import Thing, child, joined
+from mergepoint.tree.node import Node
 from mergepoint.tree.step import Content
 
 T = TypeVar("T")
@@ -41,8 +43,9 @@ class BlockContext:
 
     `stage_id` is the stage's place in the recipe, such as `outer.stage_3.critique`. At most
     `width` functions given to `map` run at once, and `prefetch` results wait to be taken;
-    `ordered` says whether they come in the order of their items. `asker` answers calls, `notes`
-    keep what a resumed run must find again, `clock` gives seconds since the epoch.
+    `ordered` says whether they come in the order of their items. `asker` answers calls, `talker`
+    runs trees, `notes` keep what a resumed run must find again, `clock` gives seconds since the
+    epoch.
 
     Raises RecipeError for a width below 1 or a prefetch below 0.
     """
@@ -56,6 +59,7 @@ class BlockContext:
         prefetch: int = 0,
         ordered: bool = True,
         asker: Asker | None = None,
+        talker: Talker | None = None,
         notes: Notes | None = None,
         clock: Callable[[], float] = now,
     ) -> None:
@@ -74,6 +78,7 @@ class BlockContext:
         self.taken = Taken()
         self.maps: dict[int, Stream[Any]] = {}
         self._asker = asker
+        self._talker = talker
         self._numbers = itertools.count()
 
     def child(self, thing: Thing, number: int) -> Thing:
@@ -164,6 +169,31 @@ class BlockContext:
         )
         self.calls.add(thing, number, sample, answer)
         return answer
+
+    async def talk(
+        self, thing: Thing, tree: Node, *, message: str | None, inputs: Mapping[str, Any]
+    ) -> Talked:
+        """Run a conversation tree on behalf of a Thing; its calls are in the Thing's history.
+
+        Raises RecipeError where nobody can, and Unfitting where an answer cannot be used.
+        """
+        if self._talker is None:
+            raise RecipeError(f"{self.stage_id}: this stage has nobody to run a tree")
+        number = self.calls.next_number(thing, 0, self.stage_id)
+        talked = await self._talker(
+            Talk(
+                thing_id=thing.id,
+                stage_id=self.stage_id,
+                number=number,
+                tree=tree,
+                message=message,
+                inputs=inputs,
+            )
+        )
+        for more, call in enumerate(talked.calls):
+            answer = Answer(text="", call=call, model=", ".join(talked.models))
+            self.calls.add(thing, number + more, 0, answer)
+        return talked
 
     async def once(self, key: str, make: Callable[[], Awaitable[Any]]) -> Any:
         """Give the value that is noted under a key, else the JSON data that `make` gives, noted.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from mergepoint.core.path import join
 from mergepoint.models.door import given_by
 from mergepoint.models.identity import identity
+from mergepoint.models.prices import Price
 from mergepoint.models.purse import Purse
 from mergepoint.models.scope import Scope
 from mergepoint.record.record import CallKey
@@ -34,6 +35,7 @@ class Passing:
     run_id: str
     config: RunnableConfig
     purse: Purse | None = None
+    prices: Mapping[str, Price] | None = None
     host: str = ""
     at: str = ""
 

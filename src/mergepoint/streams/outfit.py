@@ -13,6 +13,8 @@ from mergepoint.streams.door import Passing, asker_of
 from mergepoint.streams.notes_on_record import NotesOnRecord
 from mergepoint.streams.planned import PlannedRecipe, PlannedStage
 from mergepoint.streams.stops import Stop
+from mergepoint.streams.talk import Talker
+from mergepoint.streams.talking import talker_of
 from mergepoint.streams.thing import Thing
 from mergepoint.streams.work import Watch, Work
 from mergepoint.streams.workflow import workflow_of
@@ -35,6 +37,7 @@ class Outfit:
         work = Work(
             self.planned,
             self._asker,
+            talker_of=self._talker,
             seed=self.seed,
             notes=NotesOnRecord(self.passing),
             watch=self.watch,
@@ -62,3 +65,6 @@ class Outfit:
         if stage.stage_id not in self.askers:
             self.askers[stage.stage_id] = asker_of(model, self.passing, Policy())
         return self.askers[stage.stage_id]
+
+    def _talker(self, stage: PlannedStage) -> Talker:
+        return talker_of(self.models.get(stage.stage_id), self.passing, seed=self.seed)

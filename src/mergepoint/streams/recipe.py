@@ -15,7 +15,7 @@ from mergepoint.streams.block_type import BlockType
 from mergepoint.streams.gather import Gather
 from mergepoint.streams.params import Params, params_of
 from mergepoint.streams.rails import Rails
-from mergepoint.streams.sealed import NOTHING, sealed
+from mergepoint.streams.sealed import NOTHING, SealedDict, sealed
 from mergepoint.streams.where import Where
 from mergepoint.tree.budget import Budget, as_budget
 from mergepoint.tree.strict_yaml import Document
@@ -28,7 +28,8 @@ MAX_STAGES = 1_000
 class Stage:
     """One stage: a block or a recipe by its name, or as it is; and what it is told.
 
-    `params` are the block's, for a recipe its knobs; `{{ knob }}` in them is filled in. With
+    `params` are the block's, for a recipe its knobs; `{{ knob }}` in them is filled in. In Python a
+    param may be an object, such as a retriever or a tree. With
     `batch` the block works on one batch after the other. At most `concurrency` Things are worked
     on at once, None as in the recipe. `model` stands over the run's, `budget` bounds its calls.
     """
@@ -46,7 +47,7 @@ class Stage:
             raise RecipeError(f"params are a mapping, not {self.params!r}")
         if problem := concurrency_problem(self.concurrency):
             raise RecipeError(problem)
-        object.__setattr__(self, "params", sealed(self.params))
+        object.__setattr__(self, "params", _sealed(self.params))
         object.__setattr__(self, "budget", as_budget(self.budget))
         if self.batch is not None:
             object.__setattr__(self, "batch", params_of(Gather, self.batch, where="batch"))
@@ -144,6 +145,16 @@ class Recipe:
     def stage_id(self, number: int) -> str:
         """Give the id of a stage, counted from 1, within this recipe: `best.stage_2.verify`."""
         return f"{self.name}.stage_{number}.{self.stages[number - 1].label}"
+
+
+def is_object(param: object) -> bool:
+    """Say whether a param is an object of Python, which a text cannot hold."""
+    return not isinstance(param, str | int | float | list | tuple | Mapping | None)
+
+
+def _sealed(params: Mapping[str, Any]) -> SealedDict:
+    data = {name: value for name, value in params.items() if not is_object(value)}
+    return SealedDict({**params, **sealed(data)})
 
 
 def _as_call() -> Any:

@@ -104,7 +104,9 @@ class RecipeRun:
             self.work = Outfit(
                 planned=self.planned,
                 models=self.models,
-                passing=Passing(run_id=self.run_id, config=config, purse=purse),
+                passing=Passing(
+                    run_id=self.run_id, config=config, purse=purse, prices=self.wanted.prices
+                ),
                 seed=self.wanted.seed,
                 watch=self.wanted.watch,
             ).work()

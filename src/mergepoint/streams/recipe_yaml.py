@@ -12,7 +12,7 @@ from mergepoint.core.errors import MergepointError, RecipeError
 from mergepoint.streams.gather import Gather
 from mergepoint.streams.params import Params, check_params
 from mergepoint.streams.rails import Rails
-from mergepoint.streams.recipe import Recipe, Stage
+from mergepoint.streams.recipe import Recipe, Stage, is_object
 from mergepoint.streams.sealed import plain
 from mergepoint.streams.where import Where
 from mergepoint.tree.budget import LIMITS, as_budget
@@ -150,6 +150,9 @@ def _wordless(stage: Stage) -> Iterator[str]:
         yield "its type is an object; register it, and give its name"
     if stage.model is not None and not isinstance(stage.model, str):
         yield "its model is an object; give 'provider:name'"
+    for name, value in stage.params.items():
+        if is_object(value):
+            yield f"its param {name!r} is an object; give what a text can hold"
 
 
 def _stage_data(stage: Stage) -> dict[str, Any]:

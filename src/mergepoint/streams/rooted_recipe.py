@@ -12,7 +12,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import RunnableConfig
 
 from mergepoint.core.path import SEPARATOR, join
-from mergepoint.models.prices import Prices
+from mergepoint.models.prices import Price, Prices
 from mergepoint.models.purses import Purses
 from mergepoint.record.answers import answers_of
 from mergepoint.record.store import RunJournal, Store
@@ -37,7 +37,7 @@ class RootedRecipe:
     knobs: Mapping[str, Any]
     seed: int
     budget: Budget | None
-    prices: Prices
+    prices: Mapping[str, Price] | None
     store: Store | None
     origin: Origin
 
@@ -73,12 +73,13 @@ class RootedRecipe:
         recorders = recorders_of(config)
         path = join(facts.around, path_of(self.planned.stage_id))
         records = [one for one in recorders[-1].journal.records if one.key.run == facts.run]
-        own = ledger_of(self.planned, self.budget, self.prices, records, at=facts.within)
+        own = ledger_of(self.planned, self.budget, Prices(self.prices), records, at=facts.within)
         around = next((one.purse for one in recorders if one.purse is not None), None)
         passing = Passing(
             run_id=facts.run,
             config=config,
             purse=own if around is None else Purses(own, around),
+            prices=self.prices,
             host=facts.host,
             at=facts.within,
         )

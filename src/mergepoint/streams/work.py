@@ -17,9 +17,11 @@ from mergepoint.streams.planned import PlannedRecipe, PlannedStage
 from mergepoint.streams.rounds import rounds
 from mergepoint.streams.stage import run_stage
 from mergepoint.streams.stops import Stops
+from mergepoint.streams.talk import Talker
 from mergepoint.streams.thing import Thing
 
 AskerOf = Callable[[PlannedStage], Asker | None]
+TalkerOf = Callable[[PlannedStage], Talker | None]
 Watch = Callable[[str, Thing], None]
 
 _DEEP = 12  # stages that pull each other in one stack; Python's frames are not endless
@@ -28,8 +30,9 @@ _DEEP = 12  # stages that pull each other in one stack; Python's frames are not 
 class Work:
     """One run of a planned recipe: the contexts of its stages, and why it stopped.
 
-    `asker_of` gives who answers a stage's calls. A stage whose rail ends it gives what is finished
-    and ends; those behind it go on with that. `watch` is told of each Thing that leaves a stage.
+    `asker_of` gives who answers a stage's calls, `talker_of` who runs its trees. A stage whose rail
+    ends it gives what is finished and ends; those behind it go on with that. `watch` is told of
+    each Thing that leaves a stage.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class Work:
         planned: PlannedRecipe,
         asker_of: AskerOf,
         *,
+        talker_of: TalkerOf = lambda stage: None,
         seed: int = 0,
         notes: Notes | None = None,
         clock: Callable[[], float] = now,
@@ -45,6 +49,7 @@ class Work:
         self.planned = planned
         self.stops = Stops()
         self._asker_of = asker_of
+        self._talker_of = talker_of
         self._seed = seed
         self._notes: Notes = NotesInMemory() if notes is None else notes
         self._clock = clock
@@ -158,6 +163,7 @@ class Work:
                 seed=self._seed,
                 width=stage.width,
                 asker=self._asker_of(stage),
+                talker=self._talker_of(stage),
                 notes=self._notes,
                 clock=self._clock,
             )
