@@ -37,6 +37,7 @@ EMPTY: list[tuple[str, Any]] = [
     ("group_by", {"lineage": "root"}),
     ("merge", {}),
     ("pipeline", {"tree": "prompt: Say it."}),
+    ("replan", {}),
     ("retrieve", {"documents": ["a"]}),
     ("route", {"cases": [{"where": {"a": 1}, "to": "b"}]}),
     ("select", {"top_k": 1}),

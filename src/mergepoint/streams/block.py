@@ -18,6 +18,8 @@ def block(
     adds: Names = (),
     in_order: bool = False,
     barrier: bool | Callable[[Any], bool] = False,
+    follows: bool = False,
+    reaches_out: bool = False,
     registry: Registry = REGISTRY,
 ) -> Callable[[BlockFunction[P]], BlockType[P]]:
     """Register an async generator function as the block `name`; what is given is its BlockType.
@@ -37,6 +39,8 @@ def block(
             adds=adds,
             in_order=in_order,
             barrier=barrier if callable(barrier) else lambda _: barrier,
+            follows=follows,
+            reaches_out=reaches_out,
         )
         registry.add(kind)
         return kind

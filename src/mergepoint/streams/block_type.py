@@ -43,7 +43,9 @@ class BlockType(Generic[P]):
 
     `in_order` says that it decides by the order of its items, so they have to come in the order
     of their lineage. `barrier` says for given params that nothing leaves before all has come, or
-    that what leaves is durable; a recipe's segment ends there.
+    that what leaves is durable; a recipe's segment ends before it. `follows` says that the stages
+    in the prop `proposal` of what leaves are run on it. `reaches_out` says that params name files
+    or code, so that a model may propose it only where a recipe allows that.
 
     Raises ValueError for a name that recipes cannot write, and TypeError for a function that is
     no block.
@@ -57,6 +59,8 @@ class BlockType(Generic[P]):
     adds: Names = ()
     in_order: bool = False
     barrier: Callable[[Any], bool] = lambda params: False
+    follows: bool = False
+    reaches_out: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):

@@ -78,6 +78,8 @@ def compile_recipe(
         prices=prices,
         store=None if journal is None else store_at(journal),
         origin=Origin(reuse, replay),
+        registry=registry,
+        library=library,
     )
     inner = _Compiler(planned).graph()
     builder: StateGraph[Any, Any, Any, Any]

@@ -28,6 +28,7 @@ from mergepoint.streams.flow.mapped import mapped
 from mergepoint.streams.flow.stream import Stream
 from mergepoint.streams.groups import group_of, regrouped
 from mergepoint.streams.notes import MISSING, Notes, NotesInMemory
+from mergepoint.streams.proposal import Proposals
 from mergepoint.streams.taken import Taken
 from mergepoint.streams.talk import Talk, Talked, Talker
 from mergepoint.streams.thing import Thing, child, joined
@@ -44,8 +45,8 @@ class BlockContext:
     `stage_id` is the stage's place in the recipe, such as `outer.stage_3.critique`. At most
     `width` functions given to `map` run at once, and `prefetch` results wait to be taken;
     `ordered` says whether they come in the order of their items. `asker` answers calls, `talker`
-    runs trees, `notes` keep what a resumed run must find again, `clock` gives seconds since the
-    epoch.
+    runs trees, `proposals` plan what is proposed, `notes` keep what a resumed run must find again,
+    `clock` gives seconds since the epoch.
 
     Raises RecipeError for a width below 1 or a prefetch below 0.
     """
@@ -60,6 +61,7 @@ class BlockContext:
         ordered: bool = True,
         asker: Asker | None = None,
         talker: Talker | None = None,
+        proposals: Proposals | None = None,
         notes: Notes | None = None,
         clock: Callable[[], float] = now,
     ) -> None:
@@ -79,6 +81,7 @@ class BlockContext:
         self.maps: dict[int, Stream[Any]] = {}
         self._asker = asker
         self._talker = talker
+        self.proposals = proposals
         self._numbers = itertools.count()
 
     def child(self, thing: Thing, number: int) -> Thing:

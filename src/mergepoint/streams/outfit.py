@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from langchain_core.language_models import BaseChatModel
 
+from mergepoint.models.resolve import resolve_model
 from mergepoint.record.record import CallRecord
 from mergepoint.streams.ask import Asker
 from mergepoint.streams.door import Passing, asker_of
+from mergepoint.streams.library import LIBRARY, Library
 from mergepoint.streams.notes_on_record import NotesOnRecord
 from mergepoint.streams.planned import PlannedRecipe, PlannedStage
+from mergepoint.streams.planner import Planner
+from mergepoint.streams.registry import REGISTRY, Registry
 from mergepoint.streams.stops import Stop
 from mergepoint.streams.talk import Talker
 from mergepoint.streams.talking import talker_of
@@ -30,7 +34,8 @@ class Outfit:
     passing: Passing
     seed: int = 0
     watch: Watch | None = None
-    askers: dict[str, Asker] = field(default_factory=dict)
+    registry: Registry = REGISTRY
+    library: Library = LIBRARY
 
     def work(self, stops: Iterable[Stop] = ()) -> Work:
         """Give the work; `stops` are those that it goes on from."""
@@ -38,6 +43,7 @@ class Outfit:
             self.planned,
             self._asker,
             talker_of=self._talker,
+            planner=Planner(self.registry, self.library, self.models.get),
             seed=self.seed,
             notes=NotesOnRecord(self.passing),
             watch=self.watch,
@@ -59,12 +65,13 @@ class Outfit:
         return workflow_of(self.planned, things, self.records, stopped=stopped)
 
     def _asker(self, stage: PlannedStage) -> Asker | None:
-        model = self.models.get(stage.stage_id)
-        if model is None:
-            return None
-        if stage.stage_id not in self.askers:
-            self.askers[stage.stage_id] = asker_of(model, self.passing, Policy())
-        return self.askers[stage.stage_id]
+        model = self._model(stage)
+        return None if model is None else asker_of(model, self.passing, Policy())
 
     def _talker(self, stage: PlannedStage) -> Talker:
-        return talker_of(self.models.get(stage.stage_id), self.passing, seed=self.seed)
+        return talker_of(self._model(stage), self.passing, seed=self.seed)
+
+    def _model(self, stage: PlannedStage) -> BaseChatModel | None:
+        """Give a stage's model; of one that was proposed nothing was known before."""
+        known = self.models.get(stage.stage_id)
+        return known if known is not None or stage.model is None else resolve_model(stage.model)

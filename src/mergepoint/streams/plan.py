@@ -29,17 +29,20 @@ def plan(
     *,
     registry: Registry = REGISTRY,
     library: Library = LIBRARY,
+    at: str | None = None,
+    model: str | BaseChatModel | None = None,
 ) -> PlannedRecipe:
     """Give a recipe with its knobs turned and every stage of it found and checked.
 
-    A stage's type is a block of the registry, else a recipe of the library.
+    A stage's type is a block of the registry, else a recipe of the library. `at` begins its stage
+    ids, by default its name; `model` is for stages that name none.
 
     Raises RecipeError that lists every fault with its stage, and file and line where there are
     any: unknown types, params and knobs, values that do not fit, props that a stage needs and
     nothing before it adds, a recipe that comes to hold itself.
     """
     search = _Search(registry, library)
-    planned = search.recipe(recipe, dict(knobs or {}), recipe.name, (), None)
+    planned = search.recipe(recipe, dict(knobs or {}), at or recipe.name, (), None, model)
     if search.count > MAX_STAGES:
         search.faults.append(
             f"{recipe.name}: {search.count:,} stages in all, at most {MAX_STAGES:,}"

@@ -109,6 +109,8 @@ class RecipeRun:
                 ),
                 seed=self.wanted.seed,
                 watch=self.wanted.watch,
+                registry=self.wanted.registry,
+                library=self.wanted.library,
             ).work()
             async with aclosing(self.work.stream(_entering(self.items or ()))) as stream:
                 async for thing in stream:

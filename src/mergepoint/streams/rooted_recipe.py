@@ -21,9 +21,11 @@ from mergepoint.run.journaled import Origin, Other
 from mergepoint.run.recorder import Recorder, recorders_of, with_recorder, without_recorders
 from mergepoint.streams.begun import changed, header_of, on_wire
 from mergepoint.streams.door import Passing, path_of
+from mergepoint.streams.library import Library
 from mergepoint.streams.outfit import Outfit
 from mergepoint.streams.planned import PlannedRecipe
 from mergepoint.streams.planned_calls import ledger_of
+from mergepoint.streams.registry import Registry
 from mergepoint.streams.thing import Thing
 from mergepoint.tree.budget import Budget
 
@@ -40,6 +42,8 @@ class RootedRecipe:
     prices: Mapping[str, Price] | None
     store: Store | None
     origin: Origin
+    registry: Registry
+    library: Library
 
     @contextmanager
     def run(self, facts: Facts, items: Sequence[Thing], config: RunnableConfig) -> Iterator[Outfit]:
@@ -84,7 +88,14 @@ class RootedRecipe:
             at=facts.within,
         )
         with recorders[-1].journal.running(path):
-            yield Outfit(planned=self.planned, models=self.models, passing=passing, seed=seed)
+            yield Outfit(
+                planned=self.planned,
+                models=self.models,
+                passing=passing,
+                seed=seed,
+                registry=self.registry,
+                library=self.library,
+            )
 
     def _journal(
         self,

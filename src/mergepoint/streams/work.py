@@ -14,6 +14,7 @@ from mergepoint.streams.flow.each import each
 from mergepoint.streams.flow.mapped import mapped
 from mergepoint.streams.notes import Notes, NotesInMemory
 from mergepoint.streams.planned import PlannedRecipe, PlannedStage
+from mergepoint.streams.planner import Planner
 from mergepoint.streams.rounds import rounds
 from mergepoint.streams.stage import run_stage
 from mergepoint.streams.stops import Stops
@@ -30,9 +31,9 @@ _DEEP = 12  # stages that pull each other in one stack; Python's frames are not 
 class Work:
     """One run of a planned recipe: the contexts of its stages, and why it stopped.
 
-    `asker_of` gives who answers a stage's calls, `talker_of` who runs its trees. A stage whose rail
-    ends it gives what is finished and ends; those behind it go on with that. `watch` is told of
-    each Thing that leaves a stage.
+    `asker_of` gives who answers a stage's calls, `talker_of` who runs its trees;
+    `planner` plans what stages propose. A stage whose rail ends it gives what is finished and ends;
+    those behind it go on with that. `watch` is told of each Thing that leaves a stage.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Work:
         asker_of: AskerOf,
         *,
         talker_of: TalkerOf = lambda stage: None,
+        planner: Planner | None = None,
         seed: int = 0,
         notes: Notes | None = None,
         clock: Callable[[], float] = now,
@@ -50,6 +52,7 @@ class Work:
         self.stops = Stops()
         self._asker_of = asker_of
         self._talker_of = talker_of
+        self._planner = planner or Planner()
         self._seed = seed
         self._notes: Notes = NotesInMemory() if notes is None else notes
         self._clock = clock
@@ -83,7 +86,7 @@ class Work:
             stream = (
                 self.through(stage, stream)
                 if isinstance(stage, PlannedRecipe)
-                else self._railed(stage, stream)
+                else self._followed(stage, self._railed(stage, stream))
             )
             if number % _DEEP == 0:  # a task of its own pulls what is above
                 stream = mapped(stream, _itself, width=1, prefetch=1)
@@ -106,6 +109,26 @@ class Work:
                 if self._watch is not None:
                     self._watch(stage.stage_id, thing)
                 yield thing
+
+    def _followed(
+        self, stage: PlannedStage, items: AsyncGenerator[Thing, None]
+    ) -> AsyncGenerator[Thing, None]:
+        """Give what leaves a stage, after the stages that it proposed for each."""
+
+        async def alone(thing: Thing) -> AsyncGenerator[Thing, None]:
+            planned = self._planner.planned(stage, thing)
+            if planned is None:
+                yield thing
+                return
+            async with aclosing(self.through(planned, each([thing]))) as made:
+                async for one in made:
+                    yield one
+            for inside in planned.blocks():
+                self._contexts.pop(inside.stage_id, None)
+
+        if not stage.kind.follows:
+            return items
+        return _each(mapped(items, alone, width=stage.width))
 
     def _each(
         self, planned: PlannedRecipe, items: AsyncIterator[Thing]
@@ -164,6 +187,7 @@ class Work:
                 width=stage.width,
                 asker=self._asker_of(stage),
                 talker=self._talker_of(stage),
+                proposals=self._planner,
                 notes=self._notes,
                 clock=self._clock,
             )

@@ -81,6 +81,7 @@ class Pipeline(Params):
     params=Pipeline,
     needs=lambda params: sorted({*params.given().values()} - {CONTENT}),
     adds=lambda params: [*params.kept().values()],
+    reaches_out=True,
 )
 async def pipeline(
     items: AsyncIterator[Thing], params: Pipeline, ctx: BlockContext
