@@ -22,7 +22,6 @@ from mergepoint.streams.talking import talker_of
 from mergepoint.streams.thing import Thing
 from mergepoint.streams.work import Watch, Work
 from mergepoint.streams.workflow import workflow_of
-from mergepoint.tree.policy import Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +65,7 @@ class Outfit:
 
     def _asker(self, stage: PlannedStage) -> Asker | None:
         model = self._model(stage)
-        return None if model is None else asker_of(model, self.passing, Policy())
+        return None if model is None else asker_of(model, self.passing, stage.policy)
 
     def _talker(self, stage: PlannedStage) -> Talker:
         return talker_of(self._model(stage), self.passing, seed=self.seed)

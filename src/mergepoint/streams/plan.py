@@ -16,9 +16,10 @@ from mergepoint.streams.knobs import Location, knob_faults, turned
 from mergepoint.streams.library import LIBRARY, Library
 from mergepoint.streams.params import check_params, params_of
 from mergepoint.streams.planned import PlannedRecipe, PlannedStage
-from mergepoint.streams.recipe import MAX_STAGES, Recipe, Stage
+from mergepoint.streams.recipe import MAX_STAGES, Recipe, Stage, as_policy
 from mergepoint.streams.registry import REGISTRY, Registry
 from mergepoint.tree.budget import as_budget
+from mergepoint.tree.policy import Policy
 
 MAX_DEPTH = 20
 
@@ -69,6 +70,7 @@ class _Search:
         around: tuple[Recipe, ...],
         stage: Stage | None,
         model: str | BaseChatModel | None = None,
+        policy: Policy | None = None,
     ) -> PlannedRecipe:
         """Plan a recipe; `around` are those that hold it, the outermost first."""
         for name, problem in knob_faults(given, recipe.knobs):
@@ -77,7 +79,7 @@ class _Search:
         stages: list[PlannedStage | PlannedRecipe] = []
         have = set(recipe.needs)
         for number in range(1, len(recipe.stages) + 1):
-            found = self._stage(recipe, number, values, prefix, (*around, recipe), model)
+            found = self._stage(recipe, number, values, prefix, (*around, recipe), model, policy)
             if found is None:
                 continue
             self._needs(recipe, number, found, have)
@@ -98,6 +100,7 @@ class _Search:
         prefix: str,
         around: tuple[Recipe, ...],
         model: str | BaseChatModel | None,
+        policy: Policy | None,
     ) -> PlannedStage | PlannedRecipe | None:
         stage, at = recipe.stages[number - 1], ("stages", number - 1)
         stage_id = f"{prefix}.stage_{number}.{stage.label}"
@@ -108,11 +111,12 @@ class _Search:
             return None
         params = turned(stage.params, values)
         model = model if stage.model is None else stage.model
+        policy = policy if stage.policy is None else as_policy(stage.policy)
         if isinstance(kind, Recipe):
             if problem := _holds_itself(kind, around):
                 self._fault(recipe, (*at, "type"), stage_id, problem)
                 return None
-            return self.recipe(kind, params, stage_id, around, stage, model)
+            return self.recipe(kind, params, stage_id, around, stage, model, policy)
         self.count += 1
         checked = check_params(kind.params, params)
         if isinstance(checked, tuple):
@@ -128,6 +132,7 @@ class _Search:
             width=stage.concurrency or recipe.concurrency,
             model=model,
             budget=as_budget(stage.budget),
+            policy=policy or Policy(),
         )
 
     def _found(self, wanted: str | BlockType[Any] | Recipe) -> BlockType[Any] | Recipe:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
@@ -15,6 +15,7 @@ from mergepoint.streams.params import params_of
 from mergepoint.streams.rails import Rails
 from mergepoint.streams.recipe import Recipe
 from mergepoint.tree.budget import Budget
+from mergepoint.tree.policy import Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,7 @@ class PlannedStage:
     width: int
     model: str | BaseChatModel | None
     budget: Budget | None
+    policy: Policy = field(default_factory=Policy)
 
     @property
     def barrier(self) -> bool:

@@ -18,6 +18,7 @@ from mergepoint.streams.rails import Rails
 from mergepoint.streams.sealed import NOTHING, SealedDict, sealed
 from mergepoint.streams.where import Where
 from mergepoint.tree.budget import Budget, as_budget
+from mergepoint.tree.policy import Policy, policy_of
 from mergepoint.tree.strict_yaml import Document
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -31,7 +32,9 @@ class Stage:
     `params` are the block's, for a recipe its knobs; `{{ knob }}` in them is filled in. In Python a
     param may be an object, such as a retriever or a tree. With
     `batch` the block works on one batch after the other. At most `concurrency` Things are worked
-    on at once, None as in the recipe. `model` stands over the run's, `budget` bounds its calls.
+    on at once, None as in the recipe. `model` stands over the run's, `budget` bounds its calls,
+    `policy` says how each is made: `{"retry": 3, "timeout": 30}`; they are tried once where neither
+    it nor that of a recipe around it says so.
     """
 
     type: str | BlockType[Any] | Recipe
@@ -41,6 +44,7 @@ class Stage:
     concurrency: int | None = None
     model: str | BaseChatModel | None = None
     budget: Budget | Mapping[str, Any] | None = None
+    policy: Policy | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.params, Mapping):
@@ -49,6 +53,7 @@ class Stage:
             raise RecipeError(problem)
         object.__setattr__(self, "params", _sealed(self.params))
         object.__setattr__(self, "budget", as_budget(self.budget))
+        object.__setattr__(self, "policy", as_policy(self.policy))
         if self.batch is not None:
             object.__setattr__(self, "batch", params_of(Gather, self.batch, where="batch"))
 
@@ -155,6 +160,19 @@ def is_object(param: object) -> bool:
 def _sealed(params: Mapping[str, Any]) -> SealedDict:
     data = {name: value for name, value in params.items() if not is_object(value)}
     return SealedDict({**params, **sealed(data)})
+
+
+def as_policy(given: Policy | Mapping[str, Any] | None) -> Policy | None:
+    """Give the policy that a stage holds. Raises RecipeError with all that is wrong with it."""
+    if given is None:
+        return None
+    policy, problems = policy_of(given)
+    if isinstance(policy, Policy) and policy.budget is not None:
+        problems = [*problems, "a stage's budget is a field of its own; take it out of policy"]
+    if problems:
+        raise RecipeError("; ".join(problems))
+    checked: Policy = policy
+    return checked
 
 
 def _as_call() -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from mergepoint.core.errors import MergepointError, RecipeError
 from mergepoint.streams.gather import Gather
 from mergepoint.streams.params import Params, check_params
 from mergepoint.streams.rails import Rails
-from mergepoint.streams.recipe import Recipe, Stage, is_object
+from mergepoint.streams.recipe import Recipe, Stage, as_policy, is_object
 from mergepoint.streams.sealed import plain
 from mergepoint.streams.where import Where
 from mergepoint.tree.budget import LIMITS, as_budget
+from mergepoint.tree.policy import Policy, Retry
 from mergepoint.tree.strict_yaml import Document, YamlError, dump, load, load_file
 
 
@@ -29,6 +31,21 @@ class BudgetFields(Params):
     on_exhausted: str = Field(default="raise", description="raise or keep")
 
 
+class RetryFields(Params):
+    """How often a call is tried, and how long it waits in between."""
+
+    attempts: int = Field(default=3, description="so often, the first one counted")
+    wait: float = Field(default=1.0, description="seconds before the second, then doubled")
+    longest: float = Field(default=60.0, description="seconds that it waits at most")
+
+
+class PolicyFields(Params):
+    """How a stage's calls are made."""
+
+    retry: int | RetryFields | None = Field(default=None, description="attempts of each call")
+    timeout: float | None = Field(default=None, description="seconds for each attempt")
+
+
 class StageFields(Params):
     """One stage of a recipe."""
 
@@ -38,6 +55,7 @@ class StageFields(Params):
     concurrency: int | None = Field(default=None, description="so many Things at once")
     model: str | None = Field(default=None, description="provider:name, in place of the run's")
     budget: BudgetFields | None = Field(default=None, description="what its calls may use")
+    policy: PolicyFields | None = Field(default=None, description="how often its calls are tried")
 
 
 class RecipeFields(Params):
@@ -130,7 +148,12 @@ def _recipe(document: Document) -> Recipe:
 
 def _stage(document: Document, number: int, given: StageFields, faults: list[str]) -> Stage:
     about: dict[str, Any] = {name: getattr(given, name) for name in ("params", "batch", "model")}
-    for name, made in (("concurrency", given.concurrency), ("budget", given.budget)):
+    policy = None if given.policy is None else given.policy.model_dump(exclude_unset=True)
+    for name, made in (
+        ("concurrency", given.concurrency),
+        ("budget", given.budget),
+        ("policy", policy),
+    ):
         try:
             about[name] = _limits(made) if isinstance(made, BaseModel) else made
             Stage(given.type, **{name: about[name]})
@@ -166,7 +189,18 @@ def _stage_data(stage: Stage) -> dict[str, Any]:
         data["budget"] = {
             name: limit for name, limit in limits.items() if limit not in (None, "raise")
         }
+    if (policy := as_policy(stage.policy)) is not None:
+        data["policy"] = _policy_data(policy)
     return data
+
+
+def _policy_data(policy: Policy) -> dict[str, Any]:
+    retry = policy.retry
+    told: Any = retry
+    if isinstance(retry, Retry):
+        told = retry.attempts if retry == Retry(retry.attempts) else dataclasses.asdict(retry)
+    given = {"retry": told, "timeout": policy.timeout}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _plain(value: Any) -> Any:
