@@ -17,10 +17,11 @@ from mergepoint.streams.knobs import Location, knob_faults, turned
 from mergepoint.streams.library import LIBRARY, Library
 from mergepoint.streams.params import check_params, params_of
 from mergepoint.streams.planned import PlannedRecipe, PlannedStage
-from mergepoint.streams.recipe import MAX_STAGES, Recipe, Stage
+from mergepoint.streams.recipe import MAX_STAGES, Recipe, Stage, as_policy
 from mergepoint.streams.registry import REGISTRY, Registry
 from mergepoint.streams.where import asked_for
 from mergepoint.tree.budget import as_budget
+from mergepoint.tree.policy import Policy
 from mergepoint.tree.strict_yaml import Document
 
 MAX_DEPTH = 20
@@ -32,17 +33,20 @@ def plan(
     *,
     registry: Registry = REGISTRY,
     library: Library = LIBRARY,
+    at: str | None = None,
+    model: str | BaseChatModel | None = None,
 ) -> PlannedRecipe:
     """Give a recipe with its knobs turned and every stage of it found and checked.
 
-    A stage's type is a block of the registry, else a recipe of the library.
+    A stage's type is a block of the registry, else a recipe of the library. `at` begins its stage
+    ids, by default its name; `model` is for stages that name none.
 
     Raises RecipeError that lists every fault with its stage, and file and line where there are
     any: unknown types, params and knobs, values that do not fit, props that a stage needs and
     nothing before it adds, a recipe that comes to hold itself.
     """
     search = _Search(registry, library)
-    planned = search.recipe(recipe, dict(knobs or {}), recipe.name, (), None)
+    planned = search.recipe(recipe, dict(knobs or {}), at or recipe.name, (), None, model)
     if search.count > MAX_STAGES:
         search.faults.append(
             f"{recipe.name}: {search.count:,} stages in all, at most {MAX_STAGES:,}"
@@ -69,6 +73,7 @@ class _Search:
         around: tuple[Recipe, ...],
         stage: Stage | None,
         model: str | BaseChatModel | None = None,
+        policy: Policy | None = None,
     ) -> PlannedRecipe:
         """Plan a recipe; `around` are those that hold it, the outermost first."""
         for name, problem in knob_faults(given, recipe.knobs):
@@ -79,7 +84,7 @@ class _Search:
         stages: list[PlannedStage | PlannedRecipe] = []
         have = set(recipe.needs)
         for number in range(1, len(recipe.stages) + 1):
-            found = self._stage(recipe, number, values, prefix, (*around, recipe), model)
+            found = self._stage(recipe, number, values, prefix, (*around, recipe), model, policy)
             if found is None:
                 continue
             self._needs(recipe, number, found, have)
@@ -103,6 +108,7 @@ class _Search:
         prefix: str,
         around: tuple[Recipe, ...],
         model: str | BaseChatModel | None,
+        policy: Policy | None,
     ) -> PlannedStage | PlannedRecipe | None:
         stage, at = recipe.stages[number - 1], ("stages", number - 1)
         stage_id = f"{prefix}.stage_{number}.{stage.label}"
@@ -113,11 +119,12 @@ class _Search:
             return None
         params = turned(stage.params, values)
         model = model if stage.model is None else stage.model
+        policy = policy if stage.policy is None else as_policy(stage.policy)
         if isinstance(kind, Recipe):
             if problem := _holds_itself(kind, around):
                 self._fault(recipe, (*at, "type"), stage_id, problem)
                 return None
-            return self.recipe(kind, params, stage_id, around, stage, model)
+            return self.recipe(kind, params, stage_id, around, stage, model, policy)
         self.count += 1
         checked = check_params(kind.params, params)
         if isinstance(checked, tuple):
@@ -134,6 +141,7 @@ class _Search:
             width=stage.concurrency or recipe.concurrency,
             model=model,
             budget=as_budget(stage.budget),
+            policy=policy or Policy(),
         )
 
     def _with_inside(
@@ -157,7 +165,7 @@ class _Search:
                 document=_part(recipe.document, ("stages", number - 1, "params", name)),
             )
             prefix = f"{found.stage_id}.{name}"
-            planned = self.recipe(inner, {}, prefix, around, None, found.model)
+            planned = self.recipe(inner, {}, prefix, around, None, found.model, found.policy)
             known.update(planned.adds)
             inside.append(planned)
         return replace(found, inside=tuple(inside))
