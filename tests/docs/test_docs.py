@@ -16,6 +16,7 @@ from tests.docs.play import play, reason_not_to_run
 from tests.docs.refresh import BLOCKS, RECIPES, drawings, recipes, reference, refreshed
 
 import mergepoint
+from mergepoint.streams.registry import REGISTRY
 
 SOURCE = ROOT / "src" / "mergepoint"
 NOT_RUN = 0
@@ -34,6 +35,7 @@ def test_blocks_run_and_print_what_is_shown(
 ) -> None:
     """Every block of a page runs, in order, and each shown output is what was printed."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(REGISTRY, "_found", dict(REGISTRY._found))
     for shown in play(Page.read(name)):
         assert shown.fits, (
             f"{name}:{shown.fence.line} shows\n{shown.fence.text}\nand it printed\n{shown.printed}"

@@ -88,11 +88,14 @@ def ran(tree: Block, case: Mapping[str, Any], *, form: Form = "subgraphs") -> Ra
 
 def golden(run: Ran, case: Mapping[str, Any]) -> dict[str, Any]:
     """Give what the case of an example should say after this run, in the case's own form."""
-    kept = {key: value for key, value in run.outputs.items() if "." not in key}
+    hidden = case.get("hidden", ())
+    kept = {
+        key: value for key, value in run.outputs.items() if "." not in key and key not in hidden
+    }
     return {
         "about": case["about"],
         "inputs": case["inputs"],
-        **({"decisions": case["decisions"]} if "decisions" in case else {}),
+        **{name: case[name] for name in ("decisions", "hidden") if name in case},
         "calls": [{path: _clipped(answer)} for path, answer in run.answers.items()],
         "saw": {
             path: [_line(message) for message in run.calls[path].messages] for path in case["saw"]

@@ -34,7 +34,13 @@ from mergepoint.tree.strict_yaml import load_file
 
 def test_the_examples_are_those_we_know() -> None:
     """A folder that is added or lost shows here, so the tests below cannot run over nothing."""
-    assert EXAMPLES == ("flat_chat", "image_prompt", "plan_approve", "tot_enclave")
+    assert EXAMPLES == (
+        "flat_chat",
+        "image_prompt",
+        "plan_approve",
+        "plan_code_execute",
+        "tot_enclave",
+    )
 
 
 @pytest.mark.parametrize("form", ["subgraphs", "fused"])

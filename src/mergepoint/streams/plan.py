@@ -48,8 +48,9 @@ def plan(
     search = _Search(registry, library)
     planned = search.recipe(recipe, dict(knobs or {}), at or recipe.name, (), None, model)
     if search.count > MAX_STAGES:
-        search.faults.append(
-            f"{recipe.name}: {search.count:,} stages in all, at most {MAX_STAGES:,}"
+        raise RecipeError(
+            f"{recipe.name}: with the recipes inside of it there are too many stages in all, at "
+            f"most {MAX_STAGES:,}"
         )
     if search.faults:
         raise RecipeError("\n".join(search.faults))
@@ -110,6 +111,8 @@ class _Search:
         model: str | BaseChatModel | None,
         policy: Policy | None,
     ) -> PlannedStage | PlannedRecipe | None:
+        if self.count > MAX_STAGES:  # recipes in recipes multiply: nothing more is looked up
+            return None
         stage, at = recipe.stages[number - 1], ("stages", number - 1)
         stage_id = f"{prefix}.stage_{number}.{stage.label}"
         try:
