@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from langchain_core.language_models import BaseChatModel
+from pydantic import BaseModel
 
 from mergepoint.core.errors import RecipeError
 from mergepoint.core.path import nearest
@@ -129,11 +130,8 @@ class _Search:
                 return None
             return self.recipe(kind, params, stage_id, around, stage, model, policy)
         self.count += 1
-        checked = check_params(kind.params, params)
-        if isinstance(checked, tuple):
-            for fault in checked:
-                where: Location = (*at, "params", *fault.location)
-                self._fault(recipe, where, stage_id, str(fault))
+        checked = self._checked(kind, params, recipe, number, stage_id)
+        if checked is None:
             return None
         return PlannedStage(
             stage_id=stage_id,
@@ -146,6 +144,23 @@ class _Search:
             budget=as_budget(stage.budget),
             policy=policy or Policy(),
         )
+
+    def _checked(
+        self,
+        kind: BlockType[Any],
+        params: Mapping[str, Any],
+        recipe: Recipe,
+        number: int,
+        stage_id: str,
+    ) -> BaseModel | None:
+        """Give the params of a block, or None where they have faults."""
+        checked = check_params(kind.params, params)
+        if not isinstance(checked, tuple):
+            return checked
+        for fault in checked:
+            at: Location = ("stages", number - 1, "params", *fault.location)
+            self._fault(recipe, at, stage_id, str(fault))
+        return None
 
     def _with_inside(
         self,
