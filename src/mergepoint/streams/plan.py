@@ -47,7 +47,7 @@ def plan(
     nothing before it adds, a recipe that comes to hold itself.
     """
     search = _Search(registry, library)
-    planned = search.recipe(recipe, dict(knobs or {}), at or recipe.name, (), None, model)
+    planned = search.recipe(recipe, dict(knobs or {}), at or recipe.name, (), None, _Handed(model))
     if search.count > MAX_STAGES:
         raise RecipeError(
             f"{recipe.name}: with the recipes inside of it there are too many stages in all, at "
@@ -56,6 +56,19 @@ def plan(
     if search.faults:
         raise RecipeError("\n".join(search.faults))
     return planned
+
+
+@dataclass(frozen=True, slots=True)
+class _Handed:
+    """What a recipe hands to stages that do not say otherwise."""
+
+    model: str | BaseChatModel | None = None
+    policy: Policy = field(default_factory=Policy)
+
+    def to(self, stage: Stage) -> _Handed:
+        """Give what holds at a stage, and inside of it."""
+        model = self.model if stage.model is None else stage.model
+        return _Handed(model, as_policy(stage.policy) or self.policy)
 
 
 @dataclass
@@ -74,8 +87,7 @@ class _Search:
         prefix: str,
         around: tuple[Recipe, ...],
         stage: Stage | None,
-        model: str | BaseChatModel | None = None,
-        policy: Policy | None = None,
+        handed: _Handed,
     ) -> PlannedRecipe:
         """Plan a recipe; `around` are those that hold it, the outermost first."""
         for name, problem in knob_faults(given, recipe.knobs):
@@ -86,7 +98,7 @@ class _Search:
         stages: list[PlannedStage | PlannedRecipe] = []
         have = set(recipe.needs)
         for number in range(1, len(recipe.stages) + 1):
-            found = self._stage(recipe, number, values, prefix, (*around, recipe), model, policy)
+            found = self._stage(recipe, number, values, prefix, (*around, recipe), handed)
             if found is None:
                 continue
             self._needs(recipe, number, found, have)
@@ -109,8 +121,7 @@ class _Search:
         values: Mapping[str, Any],
         prefix: str,
         around: tuple[Recipe, ...],
-        model: str | BaseChatModel | None,
-        policy: Policy | None,
+        handed: _Handed,
     ) -> PlannedStage | PlannedRecipe | None:
         if self.count > MAX_STAGES:  # recipes in recipes multiply: nothing more is looked up
             return None
@@ -122,13 +133,12 @@ class _Search:
             self._fault(recipe, (*at, "type"), stage_id, str(error))
             return None
         params = turned(stage.params, values)
-        model = model if stage.model is None else stage.model
-        policy = policy if stage.policy is None else as_policy(stage.policy)
+        handed = handed.to(stage)
         if isinstance(kind, Recipe):
             if problem := _holds_itself(kind, around):
                 self._fault(recipe, (*at, "type"), stage_id, problem)
                 return None
-            return self.recipe(kind, params, stage_id, around, stage, model, policy)
+            return self.recipe(kind, params, stage_id, around, stage, handed)
         self.count += 1
         checked = self._checked(kind, params, recipe, number, stage_id)
         if checked is None:
@@ -140,9 +150,9 @@ class _Search:
             where=stage.where,
             batch=None if stage.batch is None else params_of(Gather, stage.batch, where=stage_id),
             width=stage.concurrency or recipe.concurrency,
-            model=model,
+            model=handed.model,
             budget=as_budget(stage.budget),
-            policy=policy or Policy(),
+            policy=handed.policy,
         )
 
     def _checked(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, WithJsonSchema, create_model
@@ -12,7 +12,7 @@ from mergepoint.streams.asking import Asking, asked, failing, places
 from mergepoint.streams.block import block
 from mergepoint.streams.block_error import BlockError
 from mergepoint.streams.context import BlockContext
-from mergepoint.streams.proposal import PROPOSAL
+from mergepoint.streams.proposal import PROPOSAL, Proposals
 from mergepoint.streams.reading import failed
 from mergepoint.streams.thing import Thing
 from mergepoint.streams.why import shown
@@ -81,20 +81,9 @@ async def replan(
     about = {"known": planner.about(known), "max_stages": params.max_stages}
 
     async def one(thing: Thing) -> Thing:
-        def check(found: Any) -> str | None:
-            if len(found.stages) > params.max_stages:
-                return f"{len(found.stages):,} stages; at most {params.max_stages} are possible"
-            faults = planner.faults(
-                [_within(stage, params, known) for stage in found.stages],
-                stage_id=ctx.stage_id,
-                props=list(thing.props),
-                known=known,
-                depth=params.depth,
-            )
-            return "\n".join(faults) or None
-
         if failed(thing):
             return thing
+        check = partial(_problem, planner, thing, params, known, ctx.stage_id)
         extra = {**about, "tried": _tried(thing)}
         found = await asked(
             ctx, thing, params, params.prompt, schema=schema, extra=extra, check=check
@@ -108,6 +97,23 @@ async def replan(
 
     async for made in ctx.map(items, one):
         yield made
+
+
+def _problem(
+    planner: Proposals,
+    thing: Thing,
+    params: Replan,
+    known: tuple[str, ...],
+    stage_id: str,
+    found: Any,
+) -> str | None:
+    """Say what is wrong with a proposal for a Thing, or None."""
+    if len(found.stages) > params.max_stages:
+        return f"{len(found.stages):,} stages; at most {params.max_stages} are possible"
+    stages = [_within(stage, params, known) for stage in found.stages]
+    props = list(thing.props)
+    faults = planner.faults(stages, stage_id=stage_id, props=props, known=known, depth=params.depth)
+    return "\n".join(faults) or None
 
 
 def _within(stage: Proposed, params: Replan, known: tuple[str, ...]) -> dict[str, Any]:
