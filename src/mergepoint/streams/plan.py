@@ -16,7 +16,7 @@ from mergepoint.streams.block_type import BlockType
 from mergepoint.streams.gather import Gather
 from mergepoint.streams.knobs import Location, knob_faults, turned
 from mergepoint.streams.library import LIBRARY, Library
-from mergepoint.streams.params import check_params, params_of
+from mergepoint.streams.params import ParamFault, check_params, params_of
 from mergepoint.streams.planned import PlannedRecipe, PlannedStage
 from mergepoint.streams.recipe import MAX_STAGES, Recipe, Stage, as_policy
 from mergepoint.streams.registry import REGISTRY, Registry
@@ -164,8 +164,8 @@ class _Search:
         stage_id: str,
     ) -> BaseModel | None:
         """Give the params of a block, or None where they have faults."""
-        checked = check_params(kind.params, params)
-        if not isinstance(checked, tuple):
+        checked: BaseModel | tuple[ParamFault, ...] = check_params(kind.params, params)
+        if isinstance(checked, BaseModel):
             return checked
         for fault in checked:
             at: Location = ("stages", number - 1, "params", *fault.location)
@@ -193,7 +193,8 @@ class _Search:
                 document=_part(recipe.document, ("stages", number - 1, "params", name)),
             )
             prefix = f"{found.stage_id}.{name}"
-            planned = self.recipe(inner, {}, prefix, around, None, found.model, found.policy)
+            handed = _Handed(found.model, found.policy)
+            planned = self.recipe(inner, {}, prefix, around, None, handed)
             known.update(planned.adds)
             inside.append(planned)
         return replace(found, inside=tuple(inside))
