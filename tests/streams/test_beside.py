@@ -163,6 +163,26 @@ def test_conditions_of_stages_are_checked() -> None:
     plan(Recipe("r", (Stage("vote", where={"status": "failed"}),)))
 
 
+def test_conditions_take_knobs() -> None:
+    """A knob is put into a condition; one that does not fit, or is none, is told with its line."""
+    text = """
+name: r
+knobs: {good: 60, branch: loud}
+needs: [score, branch]
+stages:
+  - type: vote
+    where: {score: {below: "{{ good }}"}, branch: "{{ branch }}"}
+"""
+    recipe = recipe_from_yaml(text)
+    assert recipe_from_yaml(recipe_to_yaml(recipe)) == recipe
+    lines = "\n".join(stage_lines(plan(recipe, {"good": 70})))
+    assert 'where score below 70.0, branch is "loud"' in lines
+    with pytest.raises(RecipeError, match=r":7: .*where\.score\.below: .* valid number, not 'x'"):
+        plan(recipe_from_yaml(text.replace("good: 60", "good: x")))
+    with pytest.raises(RecipeError, match=r":7: .*there is no knob 'god' \(did you mean 'good'"):
+        plan(recipe_from_yaml(text.replace("{{ good }}", "{{ god }}")))
+
+
 def test_a_condition_that_cannot_be_asked_says_where() -> None:
     """A text where a number is compared is told with stage and item."""
     recipe = Recipe("r", (Stage("vote", where={"x": {"above": 1}}),), needs=("x",))  # type: ignore[dict-item]
