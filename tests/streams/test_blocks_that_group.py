@@ -37,6 +37,8 @@ EMPTY: list[tuple[str, Any]] = [
     ("group_by", {"by": "a"}),
     ("group_by", {"lineage": "root"}),
     ("merge", {}),
+    ("pipeline", {"tree": "prompt: Say it."}),
+    ("replan", {}),
     ("retrieve", {"documents": ["a"]}),
     ("route", {"cases": [{"where": {"a": 1}, "to": "b"}]}),
     ("search", {"strategy": "beam", "next": [{"type": "critique"}]}),

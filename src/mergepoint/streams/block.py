@@ -20,6 +20,8 @@ def block(
     barrier: bool | Callable[[Any], bool] = False,
     inside: Callable[[Any], Mapping[str, Any]] | None = None,
     inside_has: Iterable[str] = (),
+    follows: bool = False,
+    reaches_out: bool = False,
     registry: Registry = REGISTRY,
 ) -> Callable[[BlockFunction[P]], BlockType[P]]:
     """Register an async generator function as the block `name`; what is given is its BlockType.
@@ -41,6 +43,8 @@ def block(
             barrier=barrier if callable(barrier) else lambda _: barrier,
             inside=inside or (lambda _: {}),
             inside_has=tuple(inside_has),
+            follows=follows,
+            reaches_out=reaches_out,
         )
         registry.add(kind)
         return kind

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from langchain_core.language_models import BaseChatModel
@@ -16,6 +16,7 @@ from mergepoint.streams.rails import Rails
 from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.where import Where
 from mergepoint.tree.budget import Budget
+from mergepoint.tree.policy import Policy
 
 ROUND: Final = ("iteration", "stopped")
 """Props that a recurrent recipe adds."""
@@ -33,6 +34,7 @@ class PlannedStage:
     width: int
     model: str | BaseChatModel | None
     budget: Budget | None
+    policy: Policy = field(default_factory=Policy)
     inside: tuple[PlannedRecipe, ...] = ()
 
     @property

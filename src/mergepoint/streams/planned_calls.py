@@ -8,6 +8,7 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
+from mergepoint.core.path import join
 from mergepoint.models.identity import identity
 from mergepoint.models.ledger import Ledger
 from mergepoint.models.prices import Prices
@@ -69,15 +70,24 @@ def statics_of(planned: PlannedRecipe, models: Mapping[str, BaseChatModel]) -> d
 
 
 def ledger_of(
-    planned: PlannedRecipe, budget: Budget | None, prices: Prices, records: Iterable[CallRecord]
+    planned: PlannedRecipe,
+    budget: Budget | None,
+    prices: Prices,
+    records: Iterable[CallRecord],
+    *,
+    at: str = "",
 ) -> Ledger:
-    """Give who grants the calls: by the rails of recipes, budgets of stages, that of the run."""
+    """Give who grants the calls: by the rails of recipes, budgets of stages, that of the run.
+
+    All of their paths begin with `at`.
+    """
     budgets: dict[str, Budget] = {}
     for stage in (planned, *planned.walk()):
         rails = stage.rails.budget if isinstance(stage, PlannedRecipe) else None
         if limits := _least([one for one in (stage.budget, rails) if one is not None]):
-            budgets[path_of(stage.stage_id)] = limits
-    return Ledger(budgets, run=budget, root=planned.prefix, prices=prices).prime(records)
+            budgets[join(at, path_of(stage.stage_id))] = limits
+    root = join(at, path_of(planned.stage_id))
+    return Ledger(budgets, run=budget, root=root, prices=prices).prime(records)
 
 
 def _least(budgets: list[Budget]) -> Budget | None:

@@ -19,12 +19,15 @@ from mergepoint.streams.link import Link
 from mergepoint.streams.motion import Motion, UnderWay
 from mergepoint.streams.notes import Notes, NotesInMemory
 from mergepoint.streams.planned import PlannedRecipe, PlannedStage
+from mergepoint.streams.planner import Planner
 from mergepoint.streams.rounds import Body, rounds
 from mergepoint.streams.stage import run_stage
 from mergepoint.streams.stops import Stops
+from mergepoint.streams.talk import Talker
 from mergepoint.streams.thing import Thing
 
 AskerOf = Callable[[PlannedStage], Asker | None]
+TalkerOf = Callable[[PlannedStage], Talker | None]
 Watch = Callable[[str, Thing], None]
 
 INSIDE = "its own"
@@ -34,8 +37,9 @@ _DEEP = 12  # stages that pull each other in one stack; Python's frames are not 
 class Work:
     """One run of a planned recipe: the contexts of its stages, and why it stopped.
 
-    `asker_of` gives who answers a stage's calls. A stage whose rail ends it gives what is finished
-    and ends; those behind it go on with that. `watch` is told of each Thing that leaves a stage.
+    `asker_of` gives who answers a stage's calls, `talker_of` who runs its trees;
+    `planner` plans what stages propose. A stage whose rail ends it gives what is finished and ends;
+    those behind it go on with that. `watch` is told of each Thing that leaves a stage.
     `motion` knows who waits for whom, and ends what does not move or whose time is over.
     """
 
@@ -44,6 +48,8 @@ class Work:
         planned: PlannedRecipe,
         asker_of: AskerOf,
         *,
+        talker_of: TalkerOf = lambda stage: None,
+        planner: Planner | None = None,
         seed: int = 0,
         notes: Notes | None = None,
         clock: Callable[[], float] = now,
@@ -53,6 +59,8 @@ class Work:
         self.stops = Stops()
         self.motion = Motion(planned, self.stops)
         self._asker_of = asker_of
+        self._talker_of = talker_of
+        self._planner = planner or Planner()
         self._seed = seed
         self._notes: Notes = NotesInMemory() if notes is None else notes
         self._clock = clock
@@ -99,7 +107,7 @@ class Work:
         """Give what comes out of stages, one after the other."""
         stream: Any = items
         for number, stage in enumerate(stages, 1):
-            above = link = self._link(stage, stream, alone)
+            above = link = self._followed(stage, self._link(stage, stream, alone))
             stream = link
             if number % _DEEP == 0:  # a task of its own pulls what is above
                 ahead = mapped(link, _itself, width=1, prefetch=1)
@@ -155,6 +163,26 @@ class Work:
             starts=planned,
         )
 
+    def _followed(self, stage: PlannedStage | PlannedRecipe, link: Link) -> Link:
+        """Give what leaves a stage, after the stages that it proposed for each."""
+        if isinstance(stage, PlannedRecipe) or not stage.kind.follows:
+            return link
+
+        async def alone(thing: Thing) -> AsyncGenerator[Thing, None]:
+            planned = self._planner.planned(stage, thing)
+            if planned is None:
+                yield thing
+                return
+            async with aclosing(self.through(planned, each([thing]))) as made:
+                async for one in made:
+                    yield one
+            for inside in planned.blocks():
+                self._contexts.pop(inside.stage_id, None)
+
+        at = stage.stage_id
+        followed = mapped(link, alone, width=stage.width)
+        return Link(followed, self.motion, giver=at, stage_id=at, above=link)
+
     def _each(
         self, planned: PlannedRecipe, items: AsyncIterator[Thing]
     ) -> AsyncGenerator[Thing, None]:
@@ -207,6 +235,8 @@ class Work:
                 seed=self._seed,
                 width=stage.width,
                 asker=self._asker_of(stage),
+                talker=self._talker_of(stage),
+                proposals=self._planner,
                 notes=self._notes,
                 clock=self._clock,
                 under_way=UnderWay(self.motion, stage.stage_id),

@@ -71,6 +71,7 @@ class Retrieve(Params):
     params=Retrieve,
     needs=lambda params: () if params.query == CONTENT else (params.query,),
     adds=lambda params: ("query", params.into),
+    reaches_out=True,
 )
 async def retrieve(
     items: AsyncIterator[Thing], params: Retrieve, ctx: BlockContext

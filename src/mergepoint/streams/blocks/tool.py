@@ -51,6 +51,7 @@ class Tool(Params):
         name for name in dict.fromkeys(read_knobs(dict(params.args))) if name != CONTENT
     ],
     adds=lambda params: [params.into],
+    reaches_out=True,
 )
 async def tool(
     items: AsyncIterator[Thing], params: Tool, ctx: BlockContext
