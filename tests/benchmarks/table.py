@@ -16,6 +16,7 @@ LEGEND = (
     "h  LangGraph written by hand      b  a bare loop      m  the model calls alone",
     "s  mergepoint, subgraphs          f  mergepoint, fused",
     "s/s  a session of many turns against one of few; its times are for a turn",
+    "r/p  a run of code against a bare interpreter; its times are for a run",
     "p/w  the stream primitive against asyncio by hand; its times are for an item and stage",
     "r  calls by a recipe      d  the same calls by the door alone      x  a recipe without a door",
     "p/ideal  against the sum of latencies      p/most  against what it may make",

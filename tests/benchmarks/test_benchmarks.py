@@ -29,6 +29,7 @@ SMALLEST = Sizes(
     turns=(1, 3),
     items=40,
     many=1_000,
+    rounds=1,
     lengths=Lengths(rows=(4, 8), growing=(4, 8), saved=(4, 6), part=2),
 )
 WORKS: tuple[Work, ...] = (
@@ -168,7 +169,9 @@ def test_all_ratios_are_given(capsys: pytest.CaptureFixture[str]) -> None:
         for over in ("sj/h", "fj/h")
     }
     steps = _goals_of_steps()
-    assert goals == enclaves | flats | walls | sessions | flows | journals | steps
+    runs = {one for one in goals if one[0].startswith("a run in ")}
+    assert ("a run in monty against python -c pass", "async", "r/p") in runs
+    assert goals == enclaves | flats | walls | sessions | flows | journals | steps | runs
     for row in ratios:
         assert row["reached"] == (None if row["goal"] is None else row["median"] <= row["goal"])
 

@@ -30,9 +30,13 @@ from mergepoint.streams.counting import Counting
 from mergepoint.streams.flow.mapped import mapped
 from mergepoint.streams.flow.stream import Stream
 from mergepoint.streams.groups import group_of, regrouped
+from mergepoint.streams.inside import Inside
 from mergepoint.streams.notes import MISSING, Notes, NotesInMemory
+from mergepoint.streams.proposal import Proposals
 from mergepoint.streams.taken import Taken
+from mergepoint.streams.talk import Talk, Talked, Talker
 from mergepoint.streams.thing import Thing, child, joined
+from mergepoint.tree.node import Node
 from mergepoint.tree.step import Content
 
 T = TypeVar("T")
@@ -44,9 +48,10 @@ class BlockContext:
 
     `stage_id` is the stage's place in the recipe, such as `outer.stage_3.critique`. At most
     `width` functions given to `map` run at once, and `prefetch` results wait to be taken;
-    `ordered` says whether they come in the order of their items. `asker` answers calls, `notes`
-    keep what a resumed run must find again, `clock` gives seconds since the epoch. `under_way`
-    counts what is waited for in calls, and refuses those for which there is no time.
+    `ordered` says whether they come in the order of their items. `asker` answers calls, `talker`
+    runs trees, `proposals` plan what is proposed, `notes` keep what a resumed run must find again,
+    `clock` gives seconds since the epoch. `under_way` counts what is waited for in calls, and
+    refuses those for which there is no time. `inner` has the stages that the block runs itself.
 
     Raises RecipeError for a width below 1 or a prefetch below 0.
     """
@@ -60,9 +65,12 @@ class BlockContext:
         prefetch: int = 0,
         ordered: bool = True,
         asker: Asker | None = None,
+        talker: Talker | None = None,
+        proposals: Proposals | None = None,
         notes: Notes | None = None,
         clock: Callable[[], float] = now,
         under_way: Counting | None = None,
+        inner: Inside | None = None,
     ) -> None:
         for name, number, least in (("width", width, 1), ("prefetch", prefetch, 0)):
             if isinstance(number, bool) or not isinstance(number, int) or number < least:
@@ -79,7 +87,11 @@ class BlockContext:
         self.taken = Taken()
         self.maps: dict[int, Stream[Any]] = {}
         self._asker = asker
+        self._talker = talker
+        self.proposals = proposals
         self._under_way = under_way
+        self._inner = inner
+        self._alone: Alone | None = None
         self._mark = ""
         self._numbers: Iterator[int] = itertools.count()
 
@@ -91,6 +103,7 @@ class BlockContext:
         own = copy.copy(self)
         own.maps = {}
         if alone is not None:
+            own._alone = alone
             own._mark = f"@{alone.id}"
             own._numbers = alone.numbers(self.stage_id)
         return own
@@ -185,6 +198,44 @@ class BlockContext:
         answer = await self._counted(self._asker(ask))
         self.calls.add(thing, number, sample, answer)
         return answer
+
+    async def inside(self, name: str, things: Sequence[Thing]) -> AsyncGenerator[Thing, None]:
+        """Send Things through stages of the block's own (see BlockType); give what leaves them.
+
+        What leaves is the block's to go on with, as if it were one of its items. Raises
+        RecipeError for a name that the block has not declared.
+        """
+        if self._inner is None or name not in self._inner.ways:
+            raise RecipeError(f"{self.stage_id}: there are no stages {name!r} inside of this block")
+        made = self._inner.through(name, things, self._alone, self.taken.add)
+        async with contextlib.aclosing(made):
+            async for thing in made:
+                yield thing
+
+    async def talk(
+        self, thing: Thing, tree: Node, *, message: str | None, inputs: Mapping[str, Any]
+    ) -> Talked:
+        """Run a conversation tree on behalf of a Thing; its calls are in the Thing's history.
+
+        Raises RecipeError where nobody can, and Unfitting where an answer cannot be used.
+        """
+        if self._talker is None:
+            raise RecipeError(f"{self.stage_id}: this stage has nobody to run a tree")
+        number = self.calls.next_number(thing, 0, self.stage_id)
+        talked = await self._talker(
+            Talk(
+                thing_id=thing.id,
+                stage_id=self.stage_id,
+                number=number,
+                tree=tree,
+                message=message,
+                inputs=inputs,
+            )
+        )
+        for more, call in enumerate(talked.calls):
+            answer = Answer(text="", call=call, model=", ".join(talked.models))
+            self.calls.add(thing, number + more, 0, answer)
+        return talked
 
     async def once(self, key: str, make: Callable[[], Awaitable[Any]]) -> Any:
         """Give the value that is noted under a key, else the JSON data that `make` gives, noted.

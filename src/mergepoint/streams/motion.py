@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -38,6 +39,8 @@ def places(planned: PlannedRecipe, around: Place = Place()) -> Iterator[tuple[st
             yield from places(stage, place)
         else:
             yield stage.stage_id, place
+            for inner in stage.inside:
+                yield from places(inner, place)
 
 
 class Motion:
@@ -53,6 +56,7 @@ class Motion:
         self.stops = stops
         self.links: dict[Link, None] = {}
         self.calls = 0
+        self.flying: Counter[str] = Counter()
         self.moves = 0
         self.read = True  # who reads the run may do something else meanwhile
         self._places: Mapping[str, Place] = dict(places(planned))
@@ -169,11 +173,12 @@ class Motion:
 class UnderWay:
     """The calls of one stage, as its run's motion counts them."""
 
-    __slots__ = ("_motion", "_place")
+    __slots__ = ("_motion", "_place", "_stage_id")
 
     def __init__(self, motion: Motion, stage_id: str) -> None:
         self._motion = motion
         self._place = motion.place(stage_id)
+        self._stage_id = stage_id
 
     async def counted(self, call: Awaitable[R]) -> R:
         """Wait for a call. Raises Stopped where its time is over, before anything of it ran."""
@@ -184,10 +189,12 @@ class UnderWay:
                 close()
             raise why
         motion.calls += 1
+        motion.flying[self._stage_id] += 1
         try:
             return await call
         finally:
             motion.calls -= 1
+            motion.flying[self._stage_id] -= 1
             motion.moves += 1
 
 

@@ -9,13 +9,12 @@ from typing import Any, Final
 
 from mergepoint.streams.flow.each import each
 from mergepoint.streams.motion import Motion
-from mergepoint.streams.planned import PlannedRecipe
+from mergepoint.streams.planned import ROUND, PlannedRecipe
 from mergepoint.streams.reading import canonical
 from mergepoint.streams.thing import Thing, stamp
 from mergepoint.streams.where import holds
 
 ENDED: Final = frozenset({"converged", "done", "stuck", "failed"})
-_TOLD: Final = ("iteration", "stopped")
 
 Body = Callable[[AsyncIterator[Thing]], AsyncIterator[Thing]]
 
@@ -39,7 +38,7 @@ class _Progress:
         elif self.best is not None:
             self.since += 1
         for thing in things:
-            told = {key: value for key, value in thing.props.items() if key not in _TOLD}
+            told = {key: value for key, value in thing.props.items() if key not in ROUND}
             state = canonical([thing.content, told])
             same = self.seen.get(thing.id) == state
             self.still[thing.id] = self.still.get(thing.id, 0) + 1 if same else 0

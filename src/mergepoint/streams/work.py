@@ -4,34 +4,42 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from mergepoint.record.record import now
 from mergepoint.streams.alone import Alone
 from mergepoint.streams.ask import Asker
+from mergepoint.streams.beside import beside
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.flow.each import each
 from mergepoint.streams.flow.mapped import mapped
+from mergepoint.streams.inside import Inside
 from mergepoint.streams.link import Link
 from mergepoint.streams.motion import Motion, UnderWay
 from mergepoint.streams.notes import Notes, NotesInMemory
 from mergepoint.streams.planned import PlannedRecipe, PlannedStage
+from mergepoint.streams.planner import Planner
 from mergepoint.streams.rounds import Body, rounds
 from mergepoint.streams.stage import run_stage
 from mergepoint.streams.stops import Stops
+from mergepoint.streams.talk import Talker
 from mergepoint.streams.thing import Thing
 
 AskerOf = Callable[[PlannedStage], Asker | None]
+TalkerOf = Callable[[PlannedStage], Talker | None]
 Watch = Callable[[str, Thing], None]
 
+INSIDE = "its own"
 _DEEP = 12  # stages that pull each other in one stack; Python's frames are not endless
 
 
 class Work:
     """One run of a planned recipe: the contexts of its stages, and why it stopped.
 
-    `asker_of` gives who answers a stage's calls. A stage whose rail ends it gives what is finished
-    and ends; those behind it go on with that. `watch` is told of each Thing that leaves a stage.
+    `asker_of` gives who answers a stage's calls, `talker_of` who runs its trees;
+    `planner` plans what stages propose. A stage whose rail ends it gives what is finished and ends;
+    those behind it go on with that. `watch` is told of each Thing that leaves a stage.
     `motion` knows who waits for whom, and ends what does not move or whose time is over.
     """
 
@@ -40,6 +48,8 @@ class Work:
         planned: PlannedRecipe,
         asker_of: AskerOf,
         *,
+        talker_of: TalkerOf = lambda stage: None,
+        planner: Planner | None = None,
         seed: int = 0,
         notes: Notes | None = None,
         clock: Callable[[], float] = now,
@@ -49,6 +59,8 @@ class Work:
         self.stops = Stops()
         self.motion = Motion(planned, self.stops)
         self._asker_of = asker_of
+        self._talker_of = talker_of
+        self._planner = planner or Planner()
         self._seed = seed
         self._notes: Notes = NotesInMemory() if notes is None else notes
         self._clock = clock
@@ -95,25 +107,49 @@ class Work:
         """Give what comes out of stages, one after the other."""
         stream: Any = items
         for number, stage in enumerate(stages, 1):
-            above = link = self._link(stage, stream, alone)
+            above = link = self._followed(stage, self._link(stage, stream, alone))
             stream = link
             if number % _DEEP == 0:  # a task of its own pulls what is above
-                beside = mapped(link, _itself, width=1, prefetch=1)
+                ahead = mapped(link, _itself, width=1, prefetch=1)
                 stream = Link(
-                    beside, self.motion, giver=stage.stage_id, stage_id=stage.stage_id, above=above
+                    ahead, self.motion, giver=stage.stage_id, stage_id=stage.stage_id, above=above
                 )
         return _each(stream)
 
     def _link(self, stage: PlannedStage | PlannedRecipe, items: Any, alone: Alone | None) -> Link:
-        """Give what leaves a stage, as a link of which its limits know."""
+        """Give what leaves a stage, and what passes it by, as a link of which its limits know."""
+        if stage.where is None:
+            return self._into(stage, items, alone, above=items, giver=stage.stage_id)
+        at = stage.stage_id
+
+        def into(entering: AsyncIterator[Thing]) -> Link:
+            return self._into(stage, entering, alone, above=items, giver=f"{at}.{INSIDE}")
+
+        both = beside(
+            items, stage.where, into, stage_id=at, width=stage.width, together=stage.together
+        )
+        return Link(both, self.motion, giver=at, stage_id=at, above=items)
+
+    def _into(
+        self,
+        stage: PlannedStage | PlannedRecipe,
+        items: Any,
+        alone: Alone | None,
+        *,
+        above: Any,
+        giver: str,
+    ) -> Link:
+        """Give what a stage makes of items; `above` is the link that they come from."""
         at = stage.stage_id
         if isinstance(stage, PlannedRecipe):
-            given = items if stage.rails.deadline is None else self._entry(items, stage)
+            timed = stage.rails.deadline is not None
+            given = self._entry(items, stage) if timed else items
             inside = self.through(stage, given, alone)
-            return Link(inside, self.motion, giver=at, stage_id=at, above=given)
+            over = given if timed else above
+            return Link(inside, self.motion, giver=giver, stage_id=at, above=over)
         ctx = self._context(stage).within(alone)
         stream = run_stage(stage.kind, items, stage.params, ctx, batch=stage.batch)
-        return Link(stream, self.motion, giver=at, stage_id=at, above=items, told=self._watch)
+        return Link(stream, self.motion, giver=giver, stage_id=at, above=above, told=self._watch)
 
     def _entry(self, items: Any, planned: PlannedRecipe | None = None) -> Link:
         """Give the items of a recipe, with which its time begins."""
@@ -126,6 +162,26 @@ class Work:
             above=items,
             starts=planned,
         )
+
+    def _followed(self, stage: PlannedStage | PlannedRecipe, link: Link) -> Link:
+        """Give what leaves a stage, after the stages that it proposed for each."""
+        if isinstance(stage, PlannedRecipe) or not stage.kind.follows:
+            return link
+
+        async def alone(thing: Thing) -> AsyncGenerator[Thing, None]:
+            planned = self._planner.planned(stage, thing)
+            if planned is None:
+                yield thing
+                return
+            async with aclosing(self.through(planned, each([thing]))) as made:
+                async for one in made:
+                    yield one
+            for inside in planned.blocks():
+                self._contexts.pop(inside.stage_id, None)
+
+        at = stage.stage_id
+        followed = mapped(link, alone, width=stage.width)
+        return Link(followed, self.motion, giver=at, stage_id=at, above=link)
 
     def _each(
         self, planned: PlannedRecipe, items: AsyncIterator[Thing]
@@ -143,11 +199,7 @@ class Work:
         Things that no stage takes together go around each on its own, so that one is finished
         before the next begins; else all of them do.
         """
-        together = not planned.recipe.each and any(
-            stage.barrier or stage.batch is not None or stage.kind.in_order
-            for stage in planned.blocks()
-        )
-        if together:
+        if planned.together:
             return self._all(planned, items, self._body(planned, alone))
 
         def one(thing: Thing) -> AsyncIterator[Thing]:
@@ -183,11 +235,20 @@ class Work:
                 seed=self._seed,
                 width=stage.width,
                 asker=self._asker_of(stage),
+                talker=self._talker_of(stage),
+                proposals=self._planner,
                 notes=self._notes,
                 clock=self._clock,
                 under_way=UnderWay(self.motion, stage.stage_id),
+                inner=self._inside(stage),
             )
         return known
+
+    def _inside(self, stage: PlannedStage) -> Inside | None:
+        if not stage.inside:
+            return None
+        ways = {inner.recipe.name: partial(self.through, inner) for inner in stage.inside}
+        return Inside(stage_id=stage.stage_id, block=stage.kind.name, ways=ways, clock=self._clock)
 
 
 async def _itself(thing: Thing) -> Thing:
