@@ -222,16 +222,15 @@ class BlockContext:
         if self._talker is None:
             raise RecipeError(f"{self.stage_id}: this stage has nobody to run a tree")
         number = self.calls.next_number(thing, 0, self.stage_id)
-        talked = await self._talker(
-            Talk(
-                thing_id=thing.id,
-                stage_id=self.stage_id,
-                number=number,
-                tree=tree,
-                message=message,
-                inputs=inputs,
-            )
+        talk = Talk(
+            thing_id=thing.id,
+            stage_id=self.stage_id,
+            number=number,
+            tree=tree,
+            message=message,
+            inputs=inputs,
         )
+        talked = await self._counted(self._talker(talk))
         for more, call in enumerate(talked.calls):
             answer = Answer(text="", call=call, model=", ".join(talked.models))
             self.calls.add(thing, number + more, 0, answer)
