@@ -100,6 +100,27 @@ if TYPE_CHECKING:
     from mergepoint.session.working_step import (
         WorkingStep as WorkingStep,
     )
+    from mergepoint.streams.block import block as block
+    from mergepoint.streams.compile_recipe import compile_recipe as compile_recipe
+    from mergepoint.streams.recipe import (
+        Recipe as Recipe,
+    )
+    from mergepoint.streams.recipe import (
+        Stage as Stage,
+    )
+    from mergepoint.streams.run_recipe import (
+        RecipeResult as RecipeResult,
+    )
+    from mergepoint.streams.run_recipe import (
+        arun_recipe as arun_recipe,
+    )
+    from mergepoint.streams.run_recipe import (
+        run_recipe as run_recipe,
+    )
+    from mergepoint.streams.run_recipe import (
+        stream_recipe as stream_recipe,
+    )
+    from mergepoint.streams.thing import Thing as Thing
     from mergepoint.tree.block import Block as Block
     from mergepoint.tree.block import Input as Input
     from mergepoint.tree.budget import Budget as Budget
@@ -170,6 +191,11 @@ _HOMES = {
     "session.turn": "Reply",
     "session.turn_runner": "TurnRunner arun_turn cancel_turn run_turn",
     "session.working_step": "StepCategory StepType WorkingStep",
+    "streams.block": "block",
+    "streams.compile_recipe": "compile_recipe",
+    "streams.recipe": "Recipe Stage",
+    "streams.run_recipe": "RecipeResult arun_recipe run_recipe stream_recipe",
+    "streams.thing": "Thing",
     "tree.block": "Block Input",
     "tree.check": "check",
     "tree.context": "CallContext PromptContext",

@@ -10,6 +10,7 @@ from tests.benchmarks.bare import bare, calls_alone
 from tests.benchmarks.by_hand import by_hand
 from tests.benchmarks.contender import Contender, Mode
 from tests.benchmarks.equality import check_equal
+from tests.benchmarks.executor import above_the_door
 from tests.benchmarks.model import EchoModel
 from tests.benchmarks.ours import fused, journaled_fused, journaled_subgraphs, subgraphs
 from tests.benchmarks.result import Group, Results, growth
@@ -138,10 +139,11 @@ def session(sizes: Sizes, repetitions: int, results: Results) -> None:
 
 
 def streams(sizes: Sizes, repetitions: int, results: Results) -> None:
-    """CPU an item, first result, what is made in vain, and memory of the stream primitive."""
+    """CPU an item, first result, what is made in vain, memory of streams; CPU a call of recipes."""
     print(f"streams of {sizes.items:,} and {sizes.many:,}", file=sys.stderr, flush=True)
     beside_asyncio(sizes.items, repetitions, results)
     first_result(sizes.latency, repetitions, results)
+    above_the_door(max(1, sizes.items // 10), repetitions, results)
     made_for_two(results)
     memory(sizes.many, results)
 

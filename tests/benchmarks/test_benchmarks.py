@@ -152,6 +152,7 @@ def test_all_ratios_are_given(capsys: pytest.CaptureFixture[str]) -> None:
         (f"40 items x 4 stages, {how}, at once", "async", "p/w")
         for how in ("one by one", "16 wide")
     }
+    flows |= {(f"4 calls of a recipe, {width} wide", "async", "x/60 us") for width in (1, 16)}
     flows |= {("first of 4 stages of 1 ms, 16 wide", "async", "p/ideal")}
     for width, prefetch, made in ((1, 0, 2), (2, 0, 4), (2, 3, 7)):
         what = f"2 wanted of 10, width {width}, prefetch {prefetch}"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from mergepoint import Policy, Retry
 from mergepoint.core.errors import RecipeError
 from mergepoint.streams.library import Library
 from mergepoint.streams.plan import plan
@@ -28,6 +29,7 @@ stages:
   - type: critique
     model: offline
     budget: {calls: 9}
+    policy: {retry: {attempts: 4, wait: 0.5}, timeout: 30.0}
   - type: filter
     params: {where: {score: {at_least: "{{ least }}"}}}
   - type: select
@@ -55,6 +57,7 @@ def test_knobs_are_filled_in() -> None:
         "best_of.stage_4.select",
     ]
     assert (stages[1].width, stages[1].model) == (2, "offline")
+    assert stages[1].policy == Policy(retry=Retry(4, wait=0.5), timeout=30.0)
 
 
 @pytest.mark.parametrize(

@@ -225,6 +225,12 @@ class Held:
                 self._cost = used.pico / PICO
         return self._cost
 
+    def release(self) -> None:
+        """Give back what was held for an attempt that nobody began; it charges nothing."""
+        if self._open:
+            self._open = False
+            self._ledger.settled(self._chain, self._held, Amount())
+
     def _used(self, message: AIMessage | None, error: BaseException | None) -> tuple[Amount, bool]:
         """Give what was used, and whether that is what the attempt cost."""
         if message is None:

@@ -31,6 +31,7 @@ from mergepoint.run.spending import Spending
 from mergepoint.tree.call import Call
 from mergepoint.tree.context import CallContext, PromptContext
 from mergepoint.tree.fold import Messages
+from mergepoint.tree.performed import Performed
 from mergepoint.tree.template import Reads, Template, declared_reads
 
 
@@ -120,7 +121,7 @@ class FunctionCall:
             purse=self._spending.purse(facts, recorders),
             view=self._view,
             models=self._models,
-            goes_on=self._spending.goes_on,
+            goes_on=lambda error: self._spending.goes_on(error, facts.within),
         )
 
     def _filled(self, args: Mapping[str, Any], context: CallContext) -> dict[str, Any]:
@@ -149,7 +150,7 @@ class FunctionCall:
         declared = None if args is not None else declared_reads(self._call.target)
         if args is not None:
             given: Any = dict(args)
-        elif declared is not None and not isinstance(self._call.target, Runnable):
+        elif declared is not None and not isinstance(self._call.target, Runnable | Performed):
             given = {name: context.read(name) for name in declared.keys}
         else:
             seen = keyed[0].digests.state(base.messages, base.outputs)
@@ -210,7 +211,9 @@ class FunctionCall:
                 return result
             return await loop.create_task(_waited(result), context=context)
 
-    def _applied(self, target: Callable[..., Any], asked: Prepared, given: CallContext) -> Any:
+    def _applied(self, target: Any, asked: Prepared, given: CallContext) -> Any:
+        if isinstance(target, Performed):
+            return target.perform(asked, given)
         if asked.args is None:
             return target(given)
         wants = inspect.signature(target).parameters

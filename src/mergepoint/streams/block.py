@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from mergepoint.streams.block_type import BlockFunction, BlockType, Names
@@ -18,6 +18,10 @@ def block(
     adds: Names = (),
     in_order: bool = False,
     barrier: bool | Callable[[Any], bool] = False,
+    inside: Callable[[Any], Mapping[str, Any]] | None = None,
+    inside_has: Iterable[str] = (),
+    follows: bool = False,
+    reaches_out: bool = False,
     registry: Registry = REGISTRY,
 ) -> Callable[[BlockFunction[P]], BlockType[P]]:
     """Register an async generator function as the block `name`; what is given is its BlockType.
@@ -37,6 +41,10 @@ def block(
             adds=adds,
             in_order=in_order,
             barrier=barrier if callable(barrier) else lambda _: barrier,
+            inside=inside or (lambda _: {}),
+            inside_has=tuple(inside_has),
+            follows=follows,
+            reaches_out=reaches_out,
         )
         registry.add(kind)
         return kind

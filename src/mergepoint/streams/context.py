@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import random
 from collections.abc import (
@@ -21,15 +22,21 @@ from pydantic import BaseModel
 
 from mergepoint.core.errors import RecipeError
 from mergepoint.record.record import now
+from mergepoint.streams.alone import Alone
 from mergepoint.streams.arrivals import close
 from mergepoint.streams.ask import Answer, Ask, Asker
 from mergepoint.streams.calls import Calls
+from mergepoint.streams.counting import Counting
 from mergepoint.streams.flow.mapped import mapped
 from mergepoint.streams.flow.stream import Stream
 from mergepoint.streams.groups import group_of, regrouped
+from mergepoint.streams.inside import Inside
 from mergepoint.streams.notes import MISSING, Notes, NotesInMemory
+from mergepoint.streams.proposal import Proposals
 from mergepoint.streams.taken import Taken
+from mergepoint.streams.talk import Talk, Talked, Talker
 from mergepoint.streams.thing import Thing, child, joined
+from mergepoint.tree.node import Node
 from mergepoint.tree.step import Content
 
 T = TypeVar("T")
@@ -41,8 +48,10 @@ class BlockContext:
 
     `stage_id` is the stage's place in the recipe, such as `outer.stage_3.critique`. At most
     `width` functions given to `map` run at once, and `prefetch` results wait to be taken;
-    `ordered` says whether they come in the order of their items. `asker` answers calls, `notes`
-    keep what a resumed run must find again, `clock` gives seconds since the epoch.
+    `ordered` says whether they come in the order of their items. `asker` answers calls, `talker`
+    runs trees, `proposals` plan what is proposed, `notes` keep what a resumed run must find again,
+    `clock` gives seconds since the epoch. `under_way` counts what is waited for in calls, and
+    refuses those for which there is no time. `inner` has the stages that the block runs itself.
 
     Raises RecipeError for a width below 1 or a prefetch below 0.
     """
@@ -56,8 +65,12 @@ class BlockContext:
         prefetch: int = 0,
         ordered: bool = True,
         asker: Asker | None = None,
+        talker: Talker | None = None,
+        proposals: Proposals | None = None,
         notes: Notes | None = None,
         clock: Callable[[], float] = now,
+        under_way: Counting | None = None,
+        inner: Inside | None = None,
     ) -> None:
         for name, number, least in (("width", width, 1), ("prefetch", prefetch, 0)):
             if isinstance(number, bool) or not isinstance(number, int) or number < least:
@@ -74,7 +87,26 @@ class BlockContext:
         self.taken = Taken()
         self.maps: dict[int, Stream[Any]] = {}
         self._asker = asker
-        self._numbers = itertools.count()
+        self._talker = talker
+        self.proposals = proposals
+        self._under_way = under_way
+        self._inner = inner
+        self._alone: Alone | None = None
+        self._mark = ""
+        self._numbers: Iterator[int] = itertools.count()
+
+    def within(self, alone: Alone | None) -> BlockContext:
+        """Give the context of one stream of the stage, beside others: its maps are its own.
+
+        Where an item is alone in it, ids are made for that item.
+        """
+        own = copy.copy(self)
+        own.maps = {}
+        if alone is not None:
+            own._alone = alone
+            own._mark = f"@{alone.id}"
+            own._numbers = alone.numbers(self.stage_id)
+        return own
 
     def child(self, thing: Thing, number: int) -> Thing:
         """Give child `number` (from 0) of a Thing: its content, props and history, an id below.
@@ -95,8 +127,11 @@ class BlockContext:
         return regrouped(joined(things, self.next_id()), group_of(things, whole=whole))
 
     def next_id(self) -> str:
-        """Give an id that this stage gave to nothing before: `stage_2.vote#0`, `#1` and on."""
-        return f"{self.stage_id}#{next(self._numbers)}"
+        """Give an id that this stage gave to nothing before: `stage_2.vote#0`, `#1` and on.
+
+        Where each item goes its own way it names that: `stage_2.vote@3#0`.
+        """
+        return f"{self.stage_id}{self._mark}#{next(self._numbers)}"
 
     def rng(self, thing: Thing) -> random.Random:
         """Give random numbers that depend on seed, stage and the Thing's id alone."""
@@ -151,19 +186,55 @@ class BlockContext:
         if self._asker is None:
             raise RecipeError(f"{self.stage_id}: this stage has no model to ask")
         number = self.calls.next_number(thing, sample, self.stage_id)
-        answer = await self._asker(
-            Ask(
-                thing_id=thing.id,
-                stage_id=self.stage_id,
-                number=number,
-                sample=sample,
-                prompt=prompt,
-                system=system,
-                schema=schema,
-            )
+        ask = Ask(
+            thing_id=thing.id,
+            stage_id=self.stage_id,
+            number=number,
+            sample=sample,
+            prompt=prompt,
+            system=system,
+            schema=schema,
         )
+        answer = await self._counted(self._asker(ask))
         self.calls.add(thing, number, sample, answer)
         return answer
+
+    async def inside(self, name: str, things: Sequence[Thing]) -> AsyncGenerator[Thing, None]:
+        """Send Things through stages of the block's own (see BlockType); give what leaves them.
+
+        What leaves is the block's to go on with, as if it were one of its items. Raises
+        RecipeError for a name that the block has not declared.
+        """
+        if self._inner is None or name not in self._inner.ways:
+            raise RecipeError(f"{self.stage_id}: there are no stages {name!r} inside of this block")
+        made = self._inner.through(name, things, self._alone, self.taken.add)
+        async with contextlib.aclosing(made):
+            async for thing in made:
+                yield thing
+
+    async def talk(
+        self, thing: Thing, tree: Node, *, message: str | None, inputs: Mapping[str, Any]
+    ) -> Talked:
+        """Run a conversation tree on behalf of a Thing; its calls are in the Thing's history.
+
+        Raises RecipeError where nobody can, and Unfitting where an answer cannot be used.
+        """
+        if self._talker is None:
+            raise RecipeError(f"{self.stage_id}: this stage has nobody to run a tree")
+        number = self.calls.next_number(thing, 0, self.stage_id)
+        talk = Talk(
+            thing_id=thing.id,
+            stage_id=self.stage_id,
+            number=number,
+            tree=tree,
+            message=message,
+            inputs=inputs,
+        )
+        talked = await self._counted(self._talker(talk))
+        for more, call in enumerate(talked.calls):
+            answer = Answer(text="", call=call, model=", ".join(talked.models))
+            self.calls.add(thing, number + more, 0, answer)
+        return talked
 
     async def once(self, key: str, make: Callable[[], Awaitable[Any]]) -> Any:
         """Give the value that is noted under a key, else the JSON data that `make` gives, noted.
@@ -173,9 +244,12 @@ class BlockContext:
         """
         found = self.notes.find(self.stage_id, key)
         if found is MISSING:
-            found = await make()
+            found = await self._counted(make())
             self.notes.write(self.stage_id, key, found)
         return found
+
+    def _counted(self, call: Awaitable[R]) -> Awaitable[R]:
+        return call if self._under_way is None else self._under_way.counted(call)
 
 
 def label(error: BaseException, item: object) -> None:
@@ -188,30 +262,29 @@ def label(error: BaseException, item: object) -> None:
 
 def _labelled(function: Callable[[T], Any], item: T) -> Any:
     """Give what a function makes of an item, its errors labelled with the item."""
-    with _label_of(item):
+    try:
         made = function(item)
+    except Exception as error:
+        label(error, item)
+        raise
     return _results(made, item) if hasattr(made, "__aiter__") else _result(made, item)
 
 
 async def _result(made: Awaitable[R], item: object) -> R:
-    with _label_of(item):
+    try:
         return await made
+    except Exception as error:
+        label(error, item)
+        raise
 
 
 async def _results(made: AsyncIterable[R], item: object) -> AsyncGenerator[R, None]:
     results = aiter(made)
     try:
-        with _label_of(item):
-            async for result in results:
-                yield result
-    finally:
-        await close(results)
-
-
-@contextlib.contextmanager
-def _label_of(item: object) -> Iterator[None]:
-    try:
-        yield
+        async for result in results:
+            yield result
     except Exception as error:
         label(error, item)
         raise
+    finally:
+        await close(results)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,25 +11,42 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from langchain_core.runnables import RunnableConfig
 from pydantic import BaseModel
 
+from mergepoint.core.path import join
 from mergepoint.models.door import given_by
 from mergepoint.models.identity import identity
+from mergepoint.models.prices import Price
 from mergepoint.models.purse import Purse
 from mergepoint.models.scope import Scope
 from mergepoint.record.record import CallKey
-from mergepoint.run.recorder import METADATA, Recorder
+from mergepoint.run.recorder import METADATA, Recorder, recorders_of
 from mergepoint.streams.ask import Answer, Ask, Asker, Unfitting
 from mergepoint.streams.reading import canonical
 from mergepoint.tree.policy import Policy
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Passing:
-    """What the calls of one run have in common: its id, its recorder, who grants them."""
+    """What the calls of one run have in common: its id, who keeps records, who grants them.
+
+    `config` has the recorders among its callbacks. `host` is the prefix of a graph around the run;
+    `at` the path of a Call that it is inside of: all of its paths begin with that.
+    """
 
     run_id: str
-    recorder: Recorder
+    config: RunnableConfig
     purse: Purse | None = None
-    config: RunnableConfig | None = None
+    prices: Mapping[str, Price] | None = None
+    host: str = ""
+    at: str = ""
+
+    @property
+    def recorders(self) -> list[Recorder]:
+        """Give who keeps records."""
+        return recorders_of(self.config)
+
+    def key(self, path: str) -> CallKey:
+        """Give the key of what is at a path within the run."""
+        return CallKey(self.run_id, self.host, join(self.at, path))
 
 
 def place_of(ask: Ask) -> str:
@@ -56,20 +73,16 @@ def asker_of(model: BaseChatModel, passing: Passing, policy: Policy) -> Asker:
     says, and not made where it is on record.
     """
     name = identity(model, {})
-    about = {"run": passing.run_id, "host": ""}
-    base = passing.config or {}
-    handlers = [*(base.get("callbacks") or []), passing.recorder]  # type: ignore[misc]
+    about = {"run": passing.run_id, "host": passing.host}
+    base, recorders = passing.config, passing.recorders
     structured: dict[Any, Any] = {}
-    home = Scope(CallKey(passing.run_id, "", ""))
-    behind = given_by(home, model)
+    behind = given_by(Scope(passing.key("")), model)
 
     async def asked(ask: Ask, /) -> Answer:
-        key = CallKey(passing.run_id, "", place_of(ask))
-        scope = Scope(
-            key, keepers=[passing.recorder], purse=passing.purse, policy=policy, kind="step"
-        )
+        key = passing.key(place_of(ask))
+        scope = Scope(key, keepers=recorders, purse=passing.purse, policy=policy, kind="step")
         metadata = {**base.get("metadata", {}), METADATA: {**about, "path": key.path}}
-        config: RunnableConfig = {**base, "callbacks": handlers, "metadata": metadata}
+        config: RunnableConfig = {**base, "metadata": metadata}
         async with scope:
             if ask.schema is None:
                 message: Any = await behind.ainvoke(_messages(ask), config)

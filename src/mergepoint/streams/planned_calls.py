@@ -8,6 +8,7 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
+from mergepoint.core.path import join
 from mergepoint.models.identity import identity
 from mergepoint.models.ledger import Ledger
 from mergepoint.models.prices import Prices
@@ -16,6 +17,7 @@ from mergepoint.record.record import CallRecord
 from mergepoint.streams.door import path_of
 from mergepoint.streams.planned import PlannedRecipe, PlannedStage
 from mergepoint.streams.reading import canonical
+from mergepoint.streams.where import as_data
 from mergepoint.tree.budget import LIMITS, Budget
 
 
@@ -38,7 +40,7 @@ def models_of(
 
 def outline_of(planned: PlannedRecipe | PlannedStage) -> dict[str, Any]:
     """Give path and name of every stage, in the form of a tree's outline."""
-    inside = planned.stages if isinstance(planned, PlannedRecipe) else ()
+    inside = planned.stages if isinstance(planned, PlannedRecipe) else planned.inside
     name = planned.recipe.name if isinstance(planned, PlannedRecipe) else planned.kind.name
     return {
         "path": path_of(planned.stage_id),
@@ -60,21 +62,32 @@ def statics_of(planned: PlannedRecipe, models: Mapping[str, BaseChatModel]) -> d
             None if stage.batch is None else stage.batch.model_dump(mode="json"),
             None if model is None else identity(model, {}),
         ]
+        if stage.where is not None:
+            said.append(as_data(stage.where))
         text = canonical(said).encode()
         found[path_of(stage.stage_id)] = hashlib.blake2b(text, digest_size=16).hexdigest()
     return found
 
 
 def ledger_of(
-    planned: PlannedRecipe, budget: Budget | None, prices: Prices, records: Iterable[CallRecord]
+    planned: PlannedRecipe,
+    budget: Budget | None,
+    prices: Prices,
+    records: Iterable[CallRecord],
+    *,
+    at: str = "",
 ) -> Ledger:
-    """Give who grants the calls: by the rails of recipes, budgets of stages, that of the run."""
+    """Give who grants the calls: by the rails of recipes, budgets of stages, that of the run.
+
+    All of their paths begin with `at`.
+    """
     budgets: dict[str, Budget] = {}
     for stage in (planned, *planned.walk()):
         rails = stage.rails.budget if isinstance(stage, PlannedRecipe) else None
         if limits := _least([one for one in (stage.budget, rails) if one is not None]):
-            budgets[path_of(stage.stage_id)] = limits
-    return Ledger(budgets, run=budget, root=planned.prefix, prices=prices).prime(records)
+            budgets[join(at, path_of(stage.stage_id))] = limits
+    root = join(at, path_of(planned.stage_id))
+    return Ledger(budgets, run=budget, root=root, prices=prices).prime(records)
 
 
 def _least(budgets: list[Budget]) -> Budget | None:

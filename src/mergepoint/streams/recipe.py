@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
+from importlib import import_module
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
@@ -14,9 +15,10 @@ from mergepoint.streams.block_type import BlockType
 from mergepoint.streams.gather import Gather
 from mergepoint.streams.params import Params, params_of
 from mergepoint.streams.rails import Rails
-from mergepoint.streams.sealed import NOTHING, sealed
-from mergepoint.streams.where import Where
+from mergepoint.streams.sealed import NOTHING, SealedDict, SealedList, sealed
+from mergepoint.streams.where import MayHold, Where
 from mergepoint.tree.budget import Budget, as_budget
+from mergepoint.tree.policy import Policy, policy_of
 from mergepoint.tree.strict_yaml import Document
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -27,28 +29,38 @@ MAX_STAGES = 1_000
 class Stage:
     """One stage: a block or a recipe by its name, or as it is; and what it is told.
 
-    `params` are the block's, for a recipe its knobs; `{{ knob }}` in them is filled in. With
+    `params` are the block's, for a recipe its knobs; `{{ knob }}` in them is filled in. In Python a
+    param may be an object, such as a retriever or a tree. With
     `batch` the block works on one batch after the other. At most `concurrency` Things are worked
-    on at once, None as in the recipe. `model` stands over the run's, `budget` bounds its calls.
+    on at once, None as in the recipe. `model` stands over the run's, `budget` bounds its calls,
+    `policy` says how each is made: `{"retry": 3, "timeout": 30}`; they are tried once where neither
+    it nor that of a recipe around it says so. Things for which `where` does not hold pass the stage
+    by, unchanged and in order.
     """
 
     type: str | BlockType[Any] | Recipe
     _: KW_ONLY
     params: Mapping[str, Any] = NOTHING
+    where: Where | None = None
     batch: Gather | Mapping[str, Any] | None = None
     concurrency: int | None = None
     model: str | BaseChatModel | None = None
     budget: Budget | Mapping[str, Any] | None = None
+    policy: Policy | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.params, Mapping):
             raise RecipeError(f"params are a mapping, not {self.params!r}")
         if problem := concurrency_problem(self.concurrency):
             raise RecipeError(problem)
-        object.__setattr__(self, "params", sealed(self.params))
+        object.__setattr__(self, "params", _kept(self.params))
         object.__setattr__(self, "budget", as_budget(self.budget))
+        object.__setattr__(self, "policy", as_policy(self.policy))
         if self.batch is not None:
             object.__setattr__(self, "batch", params_of(Gather, self.batch, where="batch"))
+        if self.where is not None:
+            held = params_of(MayHold, {"where": self.where}, where=self.label)
+            object.__setattr__(self, "where", held.where)
 
     @property
     def label(self) -> str:
@@ -121,9 +133,62 @@ class Recipe:
         ]
         return [problem for problem in found if problem]
 
+    @property
+    def name_on_record(self) -> str:
+        """Give the name by which a Call of it is known on record."""
+        return f"recipe:{self.name}"
+
+    def argument_problems(self, args: Mapping[str, Any] | None) -> list[str]:
+        """Say what is wrong with it, and with the arguments of a Call of it."""
+        problems: list[str] = _as_call().argument_problems(self, args)
+        return problems
+
+    def fingerprint(self) -> str:
+        """Give a digest of all of its stages."""
+        return str(_as_call().fingerprint(self))
+
+    def perform(self, asked: Any, context: Any, /) -> Awaitable[Any]:
+        """Run it as a Call of a tree; see `mergepoint.streams.recipe_call`."""
+        done: Awaitable[Any] = _as_call().perform(self, asked, context)
+        return done
+
     def stage_id(self, number: int) -> str:
         """Give the id of a stage, counted from 1, within this recipe: `best.stage_2.verify`."""
         return f"{self.name}.stage_{number}.{self.stages[number - 1].label}"
+
+
+def _kept(value: Any) -> Any:
+    """Give params sealed; what is no JSON data, such as a function or a retriever, as it is."""
+    if isinstance(value, Mapping):
+        return SealedDict({key: _kept(item) for key, item in value.items()})
+    if isinstance(value, list | tuple):
+        return SealedList(_kept(item) for item in value)
+    if value is None or isinstance(value, str | int | float):
+        return sealed(value)
+    return value
+
+
+def is_object(param: object) -> bool:
+    """Say whether a param is an object of Python, which a text cannot hold."""
+    return not isinstance(param, str | int | float | list | tuple | Mapping | None)
+
+
+def as_policy(given: Policy | Mapping[str, Any] | None) -> Policy | None:
+    """Give the policy that a stage holds. Raises RecipeError with all that is wrong with it."""
+    if given is None:
+        return None
+    policy, problems = policy_of(given)
+    if isinstance(policy, Policy) and policy.budget is not None:
+        problems = [*problems, "a stage's budget is a field of its own; take it out of policy"]
+    if problems:
+        raise RecipeError("; ".join(problems))
+    checked: Policy = policy
+    return checked
+
+
+def _as_call() -> Any:
+    """Give the module that runs recipes for trees; it knows recipes, and cannot be known here."""
+    return import_module("mergepoint.streams.recipe_call")
 
 
 def concurrency_problem(given: object) -> str | None:

@@ -5,39 +5,36 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
-from mergepoint.core.errors import Fault, RecipeError, StepError, TreeError
+from mergepoint.core.errors import StepError
 from mergepoint.models.prices import Price, Prices
-from mergepoint.record.answers import Resumed
+from mergepoint.record.answers import answers_of
 from mergepoint.record.header import RunHeader
-from mergepoint.record.journal import Journal, MemoryJournal
-from mergepoint.record.record import CallRecord
+from mergepoint.record.journal import MemoryJournal
 from mergepoint.record.store import RunJournal, Store
 from mergepoint.record.store_at import store_at
 from mergepoint.record.usage import Usage, usage_of
 from mergepoint.run.facts import new_run_id
 from mergepoint.run.journaled import EXCLUSIVE, Origin, named_run
-from mergepoint.run.recorder import Recorder
-from mergepoint.streams.ask import Asker
-from mergepoint.streams.door import Passing, asker_of
+from mergepoint.run.recorder import Recorder, with_recorder
+from mergepoint.streams.begun import changed, header_of, off_wire
+from mergepoint.streams.door import Passing
 from mergepoint.streams.library import LIBRARY, Library
-from mergepoint.streams.notes_on_record import NotesOnRecord
+from mergepoint.streams.outfit import Outfit
 from mergepoint.streams.plan import plan
-from mergepoint.streams.planned import PlannedRecipe, PlannedStage
-from mergepoint.streams.planned_calls import ledger_of, models_of, outline_of, statics_of
+from mergepoint.streams.planned import PlannedRecipe
+from mergepoint.streams.planned_calls import ledger_of, models_of
 from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.registry import REGISTRY, Registry
-from mergepoint.streams.sealed import plain
 from mergepoint.streams.stage import entered
-from mergepoint.streams.thing import Thing, stamp
+from mergepoint.streams.thing import Thing
 from mergepoint.streams.work import Watch, Work
+from mergepoint.streams.workflow import workflow_of
 from mergepoint.tree.budget import Budget, as_budget
-from mergepoint.tree.policy import Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,29 +92,26 @@ class RecipeRun:
         """Give the Things as they come."""
         journal = self._opened()
         try:
-            recorder = Recorder(journal, answers=self._answers(journal))
-            asking = Passing(
-                self.run_id,
-                recorder,
-                ledger_of(
-                    self.planned,
-                    as_budget(self.wanted.budget),
-                    Prices(self.wanted.prices),
-                    journal.records,
+            origin = Origin(self.wanted.reuse, self.wanted.replay)
+            answers = answers_of(journal.records, origin.answers(self.store))
+            purse = ledger_of(
+                self.planned,
+                as_budget(self.wanted.budget),
+                Prices(self.wanted.prices),
+                journal.records,
+            )
+            config = with_recorder({}, Recorder(journal, answers=answers))
+            self.work = Outfit(
+                planned=self.planned,
+                models=self.models,
+                passing=Passing(
+                    run_id=self.run_id, config=config, purse=purse, prices=self.wanted.prices
                 ),
-            )
-            askers: dict[str, Asker] = {}
-
-            def asker(stage: PlannedStage) -> Asker | None:
-                model = self.models.get(stage.stage_id)
-                if model is None:
-                    return None
-                return askers.setdefault(stage.stage_id, asker_of(model, asking, Policy()))
-
-            notes = NotesOnRecord(self.run_id, journal, self._known(journal))
-            self.work = Work(
-                self.planned, asker, seed=self.wanted.seed, notes=notes, watch=self.wanted.watch
-            )
+                seed=self.wanted.seed,
+                watch=self.wanted.watch,
+                registry=self.wanted.registry,
+                library=self.wanted.library,
+            ).work()
             async with aclosing(self.work.stream(_entering(self.items or ()))) as stream:
                 async for thing in stream:
                     yield thing
@@ -132,23 +126,8 @@ class RecipeRun:
 
     def workflow(self, things: Iterable[Thing]) -> Thing:
         """Give the run as a Thing."""
-        used, made = self.usage, list(things)
-        times = [(one.started, one.ended) for one in self.journal.records]
-        seconds = max((end for _, end in times), default=0.0) - min(
-            (start for start, _ in times), default=0.0
-        )
-        stops = self.work.stops if self.work is not None else None
-        props = {
-            "kind": "workflow",
-            "strategy": self.planned.recipe.name,
-            "calls": used.calls,
-            "tokens": used.total_tokens,
-            "cost": used.known_cost,
-            "seconds": round(seconds, 6),
-            "stopped": (stops.reason if stops is not None else "") or "done",
-        }
-        fresh = Thing([plain(one.content) for one in made], props)
-        return stamp(None, fresh, block=self.planned.recipe.name, stage_id=self.planned.prefix)
+        stopped = self.work.stops.reason if self.work is not None else ""
+        return workflow_of(self.planned, things, self.journal.records, stopped=stopped)
 
     def _opened(self) -> RunJournal | MemoryJournal:
         """Begin the run's journal, or go on with it; the items of a resumed run are its own."""
@@ -167,32 +146,21 @@ class RecipeRun:
             given = self.items if isinstance(self.items, list | tuple) else None
             if given is None and not isinstance(self.items, AsyncIterable):
                 self.items = given = list(self.items or ())
-            self.journal = self.store.create(self._header(given))
+            header = header_of(
+                self.planned,
+                self.models,
+                given,
+                run_id=self.run_id,
+                seed=self.wanted.seed,
+                knobs=self.wanted.knobs,
+            )
+            self.journal = self.store.create(header)
         self.folder = None if self.store is None else self.store.folder_of(self.run_id)
         return self.journal
 
-    def _header(self, given: Iterable[Any] | None) -> RunHeader:
-        things = None if given is None else [_given(one) for one in given]
-        return RunHeader(
-            run_id=self.run_id,
-            created_at=datetime.now(UTC),
-            seed=self.wanted.seed,
-            inputs={"items": things, "knobs": dict(self.wanted.knobs or {})},
-            messages=(),
-            tree=outline_of(self.planned),
-            requests=statics_of(self.planned, self.models),
-        )
-
     def _same(self, header: RunHeader) -> None:
         """Take over what a run began with. Raises TreeError with what differs, by path."""
-        now, before = statics_of(self.planned, self.models), header.requests
-        faults = [
-            Fault(path, "is another than the run began with; begin one that reuses it (--reuse)")
-            for path in sorted(now.keys() | before.keys())
-            if now.get(path) != before.get(path)
-        ]
-        if faults:
-            raise TreeError(faults)
+        changed(header, self.planned, self.models)
         items = header.inputs.get("items")
         if self.items is None:
             if items is None:
@@ -200,19 +168,7 @@ class RecipeRun:
                     f"the items of run {header.run_id!r} came from a stream and are not on record; "
                     "give them again"
                 )
-            self.items = [_taken(one) for one in items]
-
-    def _answers(self, journal: Journal) -> Any:
-        if journal.records:
-            return Resumed(journal.records)
-        return Origin(self.wanted.reuse, self.wanted.replay).answers(self.store)
-
-    def _known(self, journal: Journal) -> Iterable[CallRecord]:
-        named = self.wanted.reuse if self.wanted.reuse is not None else self.wanted.replay
-        if named is None:
-            return journal.records
-        store, run_id = named_run(self.store, named)
-        return (*store.read(run_id)[1], *journal.records)
+            self.items = [off_wire(one) for one in items]
 
 
 async def _entering(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Thing]:
@@ -231,16 +187,3 @@ async def _entering(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[
         close = getattr(source, "aclose", None)
         if close is not None:
             await close()
-
-
-def _given(item: Any) -> Any:
-    """Give an item as JSON data: its content, with its props where it has any."""
-    if not isinstance(item, Thing):
-        return {"content": plain(Thing(item).content)}
-    if item.history:
-        raise RecipeError(f"{item.id} is of another stream; give Thing(content, props)")
-    return {"content": plain(item.content), "props": plain(item.props)}
-
-
-def _taken(data: Mapping[str, Any]) -> Thing:
-    return Thing(data["content"], data.get("props", {}))

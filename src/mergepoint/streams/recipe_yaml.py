@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ from mergepoint.core.errors import MergepointError, RecipeError
 from mergepoint.streams.gather import Gather
 from mergepoint.streams.params import Params, check_params
 from mergepoint.streams.rails import Rails
-from mergepoint.streams.recipe import Recipe, Stage
+from mergepoint.streams.recipe import Recipe, Stage, as_policy, is_object
 from mergepoint.streams.sealed import plain
-from mergepoint.streams.where import Where
+from mergepoint.streams.where import OpenWhere, Where, as_data
 from mergepoint.tree.budget import LIMITS, as_budget
+from mergepoint.tree.policy import Policy, Retry
 from mergepoint.tree.strict_yaml import Document, YamlError, dump, load, load_file
 
 
@@ -29,15 +31,34 @@ class BudgetFields(Params):
     on_exhausted: str = Field(default="raise", description="raise or keep")
 
 
+class RetryFields(Params):
+    """How often a call is tried, and how long it waits in between."""
+
+    attempts: int = Field(default=3, description="so often, the first one counted")
+    wait: float = Field(default=1.0, description="seconds before the second, then doubled")
+    longest: float = Field(default=60.0, description="seconds that it waits at most")
+
+
+class PolicyFields(Params):
+    """How a stage's calls are made."""
+
+    retry: int | RetryFields | None = Field(default=None, description="attempts of each call")
+    timeout: float | None = Field(default=None, description="seconds for each attempt")
+
+
 class StageFields(Params):
     """One stage of a recipe."""
 
     type: str = Field(description="the name of a block or of a recipe")
     params: dict[str, JsonValue] = Field(default={}, description="what the block is told")
+    where: OpenWhere | None = Field(
+        default=None, description="only Things for which this holds; others pass it by"
+    )
     batch: Gather | None = Field(default=None, description="work on batches, one after the other")
     concurrency: int | None = Field(default=None, description="so many Things at once")
     model: str | None = Field(default=None, description="provider:name, in place of the run's")
     budget: BudgetFields | None = Field(default=None, description="what its calls may use")
+    policy: PolicyFields | None = Field(default=None, description="how often its calls are tried")
 
 
 class RecipeFields(Params):
@@ -105,8 +126,8 @@ def recipe_to_yaml(recipe: Recipe) -> str:
     data |= {"knobs": plain(recipe.knobs)} if recipe.knobs else {}
     data |= {"needs": list(recipe.needs)} if recipe.needs else {}
     data |= {"concurrency": recipe.concurrency} if recipe.concurrency != 1 else {}
-    data |= {"until": _plain(recipe.until)} if recipe.until is not None else {}
-    data |= {"rails": _plain(recipe.rails)} if recipe.rails != Rails() else {}
+    data |= {"until": as_data(recipe.until)} if recipe.until is not None else {}
+    data |= {"rails": as_data(recipe.rails)} if recipe.rails != Rails() else {}
     return dump({**data, "stages": [_stage_data(stage) for stage in recipe.stages]})
 
 
@@ -129,8 +150,15 @@ def _recipe(document: Document) -> Recipe:
 
 
 def _stage(document: Document, number: int, given: StageFields, faults: list[str]) -> Stage:
-    about: dict[str, Any] = {name: getattr(given, name) for name in ("params", "batch", "model")}
-    for name, made in (("concurrency", given.concurrency), ("budget", given.budget)):
+    about: dict[str, Any] = {
+        name: getattr(given, name) for name in ("params", "where", "batch", "model")
+    }
+    policy = None if given.policy is None else given.policy.model_dump(exclude_unset=True)
+    for name, made in (
+        ("concurrency", given.concurrency),
+        ("budget", given.budget),
+        ("policy", policy),
+    ):
         try:
             about[name] = _limits(made) if isinstance(made, BaseModel) else made
             Stage(given.type, **{name: about[name]})
@@ -139,6 +167,16 @@ def _stage(document: Document, number: int, given: StageFields, faults: list[str
             faults += [f"{where}: {line.strip()}" for line in str(error).splitlines()]
             about.pop(name, None)
     return Stage(given.type, **about)
+
+
+def stage_of(given: StageFields) -> Stage:
+    """Give the stage that fields describe. Raises RecipeError."""
+    about: dict[str, Any] = {
+        name: getattr(given, name) for name in ("params", "where", "batch", "concurrency", "model")
+    }
+    budget = None if given.budget is None else _limits(given.budget)
+    policy = None if given.policy is None else given.policy.model_dump(exclude_unset=True)
+    return Stage(given.type, budget=budget, policy=policy, **about)
 
 
 def _limits(given: BaseModel) -> Any:
@@ -150,12 +188,16 @@ def _wordless(stage: Stage) -> Iterator[str]:
         yield "its type is an object; register it, and give its name"
     if stage.model is not None and not isinstance(stage.model, str):
         yield "its model is an object; give 'provider:name'"
+    for name, value in stage.params.items():
+        if is_object(value):
+            yield f"its param {name!r} is an object; give what a text can hold"
 
 
 def _stage_data(stage: Stage) -> dict[str, Any]:
     data: dict[str, Any] = {"type": stage.type}
     data |= {"params": plain(stage.params)} if stage.params else {}
-    data |= {"batch": _plain(stage.batch)} if stage.batch is not None else {}
+    data |= {"where": as_data(stage.where)} if stage.where is not None else {}
+    data |= {"batch": as_data(stage.batch)} if stage.batch is not None else {}
     data |= {"concurrency": stage.concurrency} if stage.concurrency is not None else {}
     data |= {"model": stage.model} if stage.model is not None else {}
     if (budget := as_budget(stage.budget)) is not None:
@@ -163,13 +205,15 @@ def _stage_data(stage: Stage) -> dict[str, Any]:
         data["budget"] = {
             name: limit for name, limit in limits.items() if limit not in (None, "raise")
         }
+    if (policy := as_policy(stage.policy)) is not None:
+        data["policy"] = _policy_data(policy)
     return data
 
 
-def _plain(value: Any) -> Any:
-    """Give what pydantic holds as the data that it was read from."""
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json", exclude_unset=True)
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+def _policy_data(policy: Policy) -> dict[str, Any]:
+    retry = policy.retry
+    told: Any = retry
+    if isinstance(retry, Retry):
+        told = retry.attempts if retry == Retry(retry.attempts) else dataclasses.asdict(retry)
+    given = {"retry": told, "timeout": policy.timeout}
+    return {name: value for name, value in given.items() if value is not None}

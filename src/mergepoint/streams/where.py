@@ -15,8 +15,19 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Discriminator, Field, JsonValue, Tag, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    Discriminator,
+    Field,
+    JsonValue,
+    Tag,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
+from mergepoint.streams.knobs import read_knobs
 from mergepoint.streams.params import Params
 from mergepoint.streams.reading import CONTENT, number
 from mergepoint.streams.thing import Thing
@@ -73,6 +84,31 @@ Where = Annotated[
 ]
 
 
+class Held(Params):
+    """A condition."""
+
+    where: Where
+
+
+def is_open(where: Any) -> bool:
+    """Say whether a condition has places for knobs, so that it is not known yet."""
+    return any(read_knobs(as_data(where)))
+
+
+def _or_open(given: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    return given if is_open(given) else check(given)
+
+
+OpenWhere = Annotated[Where, WrapValidator(_or_open)]
+"""A condition, or one with places for knobs, which stays as it was given."""
+
+
+class MayHold(Params):
+    """A condition that may be open."""
+
+    where: OpenWhere
+
+
 def holds(where: Where, thing: Thing) -> bool:
     """Say whether a condition holds for a Thing.
 
@@ -88,6 +124,32 @@ def read_props(where: Where | None) -> list[str]:
     lines = where if isinstance(where, list) else [where or {}]
     names = dict.fromkeys(name for line in lines for name in line)
     return [name for name in names if name != CONTENT]
+
+
+def asked_for(where: Where | None) -> list[str]:
+    """Give the props without which no line of a condition could hold or fail by itself.
+
+    A prop of which only is asked whether it is there, or isn't something, may be missing; and any
+    block may say by `status` and `reason` that it failed.
+    """
+    lines = where if isinstance(where, list) else [where or {}]
+    may_miss = {"exists", "isnt"}
+    names = dict.fromkeys(
+        name
+        for line in lines
+        for name, test in line.items()
+        if not (isinstance(test, Check) and test.model_fields_set <= may_miss)
+    )
+    return [name for name in names if name not in (CONTENT, "status", "reason")]
+
+
+def as_data(value: Any) -> Any:
+    """Give what pydantic holds as the data that it was read from."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", exclude_unset=True)
+    if isinstance(value, Mapping):
+        return {key: as_data(item) for key, item in value.items()}
+    return [as_data(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _line_holds(name: str, line: Line, thing: Thing) -> bool:

@@ -12,20 +12,25 @@ from langchain_core.runnables import Runnable
 from mergepoint.core.errors import Fault, TreeError
 from mergepoint.core.merge import MergeMode, mode_problem
 from mergepoint.core.path import name_problem
+from mergepoint.tree.performed import Performed
 from mergepoint.tree.policy import Policy, policy_of
 from mergepoint.tree.template import Reads, Template, declared_reads, key_problem
 
-Target = Callable[..., Any] | Runnable[Any, Any]
+Target = Callable[..., Any] | Runnable[Any, Any] | Performed
 
 
 @dataclass(frozen=True)
 class Call:
     """One call of something that is no chat model: its result is a value for outputs.
 
-    `target` is a function (sync or async), a LangChain tool, any Runnable, or a compiled graph. A
-    function is given a CallContext, or the `args` if there are any; a Runnable is given the
-    `args`, else the messages it sees, a graph as `{"messages": [...]}`. In `args` a Template is
+    `target` is a function (sync or async), a LangChain tool, any Runnable, a compiled graph, or a
+    recipe. A function is given a CallContext, or the `args` if there are any; a Runnable is given
+    the `args`, else the messages it sees, a graph as `{"messages": [...]}`. In `args` a Template is
     filled in; one that is a single place, `Template("{{ key }}")`, passes the value as it is.
+
+    A recipe works on `args["items"]`, by default on the text of the last message; its other `args`
+    are knobs. Of a list of items the result is the list of the contents that came out, null for a
+    Thing that failed; of anything else, which is one item, it is the one content.
 
     The result must be plain data, as JSON holds it. With `merge` other than "none" it also makes
     one assistant message of its text; messages that a Runnable returns are made as they are, less
@@ -62,12 +67,16 @@ class Call:
             None if isinstance(self.meta, Mapping) else f"meta is a mapping, not {self.meta!r}",
             *problems,
         ]
+        if isinstance(self.target, Performed) and not found[4]:
+            found += self.target.argument_problems(self.args)
         if faults := [problem for problem in found if problem]:
             label = self.name if isinstance(self.name, str) else ""
             raise TreeError(Fault(label, problem) for problem in faults)
         if self.args is not None:
             object.__setattr__(self, "args", MappingProxyType(dict(self.args)))
         object.__setattr__(self, "meta", MappingProxyType(dict(self.meta)))
+        if isinstance(self.target, Performed) and not self.version:
+            object.__setattr__(self, "version", self.target.fingerprint())
 
     @property
     def reads(self) -> Reads | None:
@@ -88,6 +97,8 @@ class Call:
     def label(self) -> str:
         """Give the qualified name by which the target is known on record."""
         target: Any = self.target
+        if isinstance(target, Performed):
+            return target.name_on_record
         if isinstance(target, Runnable):
             kind = type(target)
             return f"{kind.__module__}.{kind.__qualname__}:{target.get_name()}"
@@ -101,8 +112,10 @@ def short_label(label: str) -> str:
 
 
 def _target_problem(target: object) -> str | None:
-    if isinstance(target, type) or not (callable(target) or isinstance(target, Runnable)):
-        return f"a Call's target is a function, tool, Runnable or compiled graph, not {target!r}"
+    fits = callable(target) or isinstance(target, Runnable | Performed)
+    if isinstance(target, type) or not fits:
+        kinds = "a function, tool, Runnable, compiled graph or recipe"
+        return f"a Call's target is {kinds}, not {target!r}"
     return None
 
 

@@ -1,0 +1,83 @@
+"""Trees: how a param names a conversation tree."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mergepoint.core.errors import MergepointError, TreeError
+from mergepoint.tree.check import check
+from mergepoint.tree.gate import Gate
+from mergepoint.tree.kinds import is_node
+from mergepoint.tree.node import Node, root_path, walk
+from mergepoint.tree.outline import outline
+from mergepoint.tree.strict_yaml import dump
+from mergepoint.tree.yaml import from_yaml, load_yaml, to_yaml
+
+_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_FILE = re.compile(r"[^\n]+\.ya?ml")
+
+
+def tree_of(given: Any) -> Node:
+    """Give the tree: itself, a file of YAML, `module:name`, or YAML as text or as data.
+
+    Raises ValueError that lists its faults; gates are one, since nobody is there to answer.
+    """
+    try:
+        tree = _found(given)
+    except MergepointError as error:
+        raise ValueError(str(error)) from error
+    except OSError as error:
+        raise ValueError(f"the file {given!r} cannot be read: {error}") from error
+    except Exception as error:
+        raise ValueError(f"{given!r} cannot be loaded: {type(error).__name__}: {error}") from error
+    if faults := [*map(str, check(tree)), *_gates(tree)]:
+        raise ValueError("; ".join(faults))
+    return tree
+
+
+def tree_on_wire(tree: Node) -> Any:
+    """Give a tree as YAML; one that has no text form as its outline."""
+    try:
+        return to_yaml(tree)
+    except TreeError:
+        return outline(tree)
+
+
+def captures(tree: Node) -> list[str]:
+    """Give the keys that a tree writes, in order."""
+    found = (node.capture_key for _, node in walk(tree, root_path(tree)))
+    return list(dict.fromkeys(key for key in found if key is not None))
+
+
+def _found(given: Any) -> Node:
+    if is_node(given):
+        tree: Node = given
+        return tree
+    if isinstance(given, Mapping):
+        return from_yaml(dump(dict(given)))
+    if not isinstance(given, str):
+        raise TypeError("a tree is a node, YAML, a .yaml file, or the text 'module:name' of one")
+    if _FILE.fullmatch(given.strip()):
+        return load_yaml(Path(given.strip()))
+    if _NAME.fullmatch(given.strip()):
+        module, _, name = given.strip().partition(":")
+        return _found_object(getattr(importlib.import_module(module), name))
+    return from_yaml(given)
+
+
+def _found_object(found: Any) -> Node:
+    made = found() if not is_node(found) and callable(found) else found
+    if not is_node(made):
+        raise TypeError(f"it is a {type(made).__name__} and no tree")
+    tree: Node = made
+    return tree
+
+
+def _gates(tree: Node) -> Iterator[str]:
+    for path, node in walk(tree, root_path(tree)):
+        if isinstance(node, Gate):
+            yield f"{path}: a gate has nobody to answer it in a stream; take it out"
