@@ -15,7 +15,7 @@ from tests.benchmarks.timing import Times
 
 from mergepoint.models.ledger import Ledger
 from mergepoint.record.journal import MemoryJournal
-from mergepoint.run.recorder import Recorder
+from mergepoint.run.recorder import Recorder, with_recorder
 from mergepoint.streams.ask import Answer, Ask
 from mergepoint.streams.door import Passing, asker_of
 from mergepoint.streams.flow.each import each
@@ -76,7 +76,9 @@ async def _recipe(items: int, width: int) -> float:
 
 async def _door(items: int, width: int) -> float:
     ledger = Ledger({"r": Budget(calls=10**9)}, root="r")
-    ask = asker_of(EchoModel(), Passing("r", Recorder(MemoryJournal()), ledger), Policy())
+    config = with_recorder({}, Recorder(MemoryJournal()))
+    passing = Passing(run_id="r", config=config, purse=ledger)
+    ask = asker_of(EchoModel(), passing, Policy())
 
     async def one(number: int) -> Answer:
         return await ask(
