@@ -9,13 +9,14 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from functools import partial
 from typing import Any
 
+from langchain_core.runnables import RunnableConfig
 from tests.benchmarks.model import EchoModel
 from tests.benchmarks.result import Ratio, Results, Spent
 from tests.benchmarks.timing import Times
 
 from mergepoint.models.ledger import Ledger
 from mergepoint.record.journal import MemoryJournal
-from mergepoint.run.recorder import Recorder, with_recorder
+from mergepoint.run.recorder import Recorder
 from mergepoint.streams.ask import Answer, Ask
 from mergepoint.streams.door import Passing, asker_of
 from mergepoint.streams.flow.each import each
@@ -76,9 +77,8 @@ async def _recipe(items: int, width: int) -> float:
 
 async def _door(items: int, width: int) -> float:
     ledger = Ledger({"r": Budget(calls=10**9)}, root="r")
-    config = with_recorder({}, Recorder(MemoryJournal()))
-    passing = Passing(run_id="r", config=config, purse=ledger)
-    ask = asker_of(EchoModel(), passing, Policy())
+    config: RunnableConfig = {"callbacks": [Recorder(MemoryJournal())]}
+    ask = asker_of(EchoModel(), Passing(run_id="r", config=config, purse=ledger), Policy())
 
     async def one(number: int) -> Answer:
         return await ask(

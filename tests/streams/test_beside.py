@@ -159,7 +159,7 @@ def test_conditions_of_stages_are_checked() -> None:
     with pytest.raises(RecipeError, match=r":4: .*needs the prop 'scor'"):
         plan(recipe_from_yaml(text))
     with pytest.raises(RecipeError, match="is no regular expression"):
-        Stage("vote", where={"content": {"matches": "("}})  # type: ignore[dict-item]
+        Stage("vote", where={"content": {"matches": "("}})
     plan(Recipe("r", (Stage("vote", where={"status": "failed"}),)))
 
 
@@ -185,7 +185,7 @@ stages:
 
 def test_a_condition_that_cannot_be_asked_says_where() -> None:
     """A text where a number is compared is told with stage and item."""
-    recipe = Recipe("r", (Stage("vote", where={"x": {"above": 1}}),), needs=("x",))  # type: ignore[dict-item]
+    recipe = Recipe("r", (Stage("vote", where={"x": {"above": 1}}),), needs=("x",))
 
     async def all_of_it() -> Any:
         async with aclosing(work(recipe).stream(Source([Thing("a", {"x": "b"})]))) as stream:

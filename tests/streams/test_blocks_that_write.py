@@ -46,7 +46,7 @@ def test_share_tells_each_what_the_others_say() -> None:
 
 def test_chain_shows_each_what_was_answered_before() -> None:
     """One after the other; who failed is passed over, and answers that are none fail alone."""
-    replies = Replies(lambda ask: f"to {ask.prompt.rpartition('|')[2]}")
+    replies = Replies(lambda ask: f"to {str(ask.prompt).rpartition('|')[2]}")
     items = ["a", Thing("b", {"status": "failed"}), "c"]
     params = {"prompt": "{{ earlier }}|{{ content }}"}
     things = run_block("chain", items, params, asker=replies)
