@@ -98,6 +98,8 @@ class _Search:
         stages: list[PlannedStage | PlannedRecipe] = []
         have = set(recipe.needs)
         for number in range(1, len(recipe.stages) + 1):
+            if self.count > MAX_STAGES:  # recipes in recipes multiply: nothing more is looked up
+                break
             found = self._stage(recipe, number, values, prefix, (*around, recipe), handed)
             if found is None:
                 continue
@@ -123,8 +125,6 @@ class _Search:
         around: tuple[Recipe, ...],
         handed: _Handed,
     ) -> PlannedStage | PlannedRecipe | None:
-        if self.count > MAX_STAGES:  # recipes in recipes multiply: nothing more is looked up
-            return None
         at = ("stages", number - 1)
         stage_id = f"{prefix}.stage_{number}.{recipe.stages[number - 1].label}"
         stage = self._turned(recipe, number, values, stage_id)
