@@ -37,6 +37,7 @@ from mergepoint.agent.agent_turn import (
 )
 from mergepoint.agent.code_job import CodeJob
 from mergepoint.agent.code_run import CodeRun
+from mergepoint.agent.plan import Plan, plan_of
 from mergepoint.agent.skill_library import SkillLibrary
 from mergepoint.core.errors import SkillError
 from mergepoint.models.rules import agent as rules
@@ -165,6 +166,14 @@ def test_an_answer_that_is_no_plan_is_tried_again(tmp_path: Path) -> None:
     """A model that gives prose in place of a plan is asked a second time."""
     talk = Talk(tmp_path, model(["I would rather talk.", CHAT]), [])
     assert talk.say("Hi.") == "Done."
+
+
+def test_the_plan_is_asked_for_whole_and_taken_in_part() -> None:
+    """Strict interfaces want every field and no default; a model that leaves some out is heard."""
+    schema = Plan.model_json_schema()
+    assert schema["required"] == list(schema["properties"])
+    assert not any("default" in field for field in schema["properties"].values())
+    assert plan_of(CHAT) == Plan(intent="hello", action="chat", skill="", steps=[])
 
 
 def test_no_plan_at_all_is_an_error_that_says_where(tmp_path: Path) -> None:

@@ -124,6 +124,12 @@ def test_options_that_cannot_be_are_refused() -> None:
     assert not Path("sessions").exists()
 
 
+def test_what_is_said_of_oneself_is_remembered() -> None:
+    """Facts are found by rules after each answer, and `/facts` tells them."""
+    done = command("chat", given="My name is Ada.\n/facts\n")
+    assert "name is Ada. (turn 1)" in done.err
+
+
 def test_files_are_what_programs_can_read() -> None:
     """A file of one's own is found under its name."""
     Path("mine.txt").write_text("one\ntwo\nthree\n", encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mergepoint.core.errors import StepError
 from mergepoint.core.path import nearest
@@ -13,8 +13,17 @@ from mergepoint.core.path import nearest
 Action = Literal["chat", "execute_skill", "custom_script"]
 
 
+def _all_wanted(schema: dict[str, Any]) -> None:
+    """Ask for every field: strict interfaces take no defaults (OpenAI's structured outputs)."""
+    for field in schema["properties"].values():
+        field.pop("default", None)
+    schema["required"] = list(schema["properties"])
+
+
 class Plan(BaseModel):
     """How to answer the user: in words, by a skill, or by a program written for it."""
+
+    model_config = ConfigDict(json_schema_extra=_all_wanted)
 
     intent: str = Field(description="What the user wants, in one sentence.")
     action: Action = Field(

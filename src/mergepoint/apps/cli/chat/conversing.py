@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,7 +65,9 @@ def converse(setup: Setup, *, resume: str | None = None, given: Sequence[str] = 
     memory = _opened(place, resume)
     if not setup.quiet:
         tell(f"session {memory.session_id}, {setup.about}; /help lists commands", style="dim")
-    with TurnLoop() as loop:
+    with TurnLoop() as loop, warnings.catch_warnings():
+        # langchain-openai streams structured answers with a warning about its own field.
+        warnings.filterwarnings("ignore", "Pydantic serializer warnings", UserWarning)
         talk = Talk(memory, turns, loop, Lines(given), Folded(quiet=setup.quiet))
         _talk(talk, place, setup.skills)
     if not setup.quiet:

@@ -22,6 +22,7 @@ from mergepoint.apps.cli.chat.running import TurnLoop
 from mergepoint.apps.cli.errors import DONE, FAILED, INTERRUPTED, OPEN
 from mergepoint.apps.cli.output import tell
 from mergepoint.core.errors import StepError
+from mergepoint.session.facts import learn_facts
 from mergepoint.session.memory import SessionMemory
 from mergepoint.session.turn import Reply
 from mergepoint.session.turn_runner import TurnRunner
@@ -79,6 +80,7 @@ class Talk:
         """Put an answer, or ask what waits and go on."""
         if isinstance(came, Reply):
             self.folded.answered(came.text)
+            learn_facts(self.memory)
             return True
         try:
             answered = ask(came, self.lines)
