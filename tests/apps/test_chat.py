@@ -16,6 +16,7 @@ from mergepoint.agent.code_job import CodeJob
 from mergepoint.agent.code_run import CodeRun
 from mergepoint.agent.skill_library import EXAMPLES, SkillLibrary
 from mergepoint.apps.cli.chat.conversing import Setup, converse
+from mergepoint.apps.cli.chat.flow import Flow
 from mergepoint.core.errors import SandboxMissing
 from mergepoint.session.sessions_at import sessions_at
 from mergepoint.testing.scripted import ScriptedModel
@@ -198,12 +199,25 @@ def test_an_edited_program_is_what_runs(
 def test_ctrl_c_cancels_the_turn_and_not_the_command() -> None:
     """At a prompt, at a question and while it answers; Ctrl-D leaves with exit code 0."""
     steps = [("> ", "\x03"), ("quit leaves", f"{SUM}\n"), (ASKED, "\x03"), ("goes on", "Hello.\n")]
-    code, shown = on_terminal("chat", then=[*steps, ("over a file.\r\n> ", "\x04")])
+    code, shown = on_terminal("chat", then=[*steps, ("a file.\r\n> ", "\x04")])
     text = plain(shown)
     assert code == 0
     assert "cancelled; nothing of it goes on" in text
     assert "Traceback" not in text
     assert [one.role for one in newest().get_messages()] == ["user", "user", "assistant"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 99])
+def test_streamed_lines_end_between_words(capsys: pytest.CaptureFixture[str], size: int) -> None:
+    """However the pieces are cut, words stay whole, and breaks and indentation as they came."""
+    text = "One two three four five,\n  - six seven eight nine\n\nabcdefghijklmnopqrstuvwxyz end"
+    flow = Flow(20)
+    for start in range(0, len(text), size):
+        flow.put(text[start : start + size])
+    flow.end()
+    assert capsys.readouterr().out == (
+        "One two three four\nfive,\n  - six seven eight\nnine\n\nabcdefghijklmnopqrstuvwxyz\nend\n"
+    )
 
 
 def test_sessions_are_listed_shown_exported_checked_and_repaired() -> None:

@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from mergepoint.apps.cli.output import brief, clock, count, put, put_piece, tell, told
+from mergepoint.apps.cli.chat.flow import Flow
+from mergepoint.apps.cli.output import brief, clock, count, put_prose, tell, told
 from mergepoint.core.path import ITERATION
 from mergepoint.run.recorder import Event
 
@@ -34,6 +35,7 @@ class Folded:
         self._quiet = quiet
         self._status: Status | None = None
         self._streamed = ""
+        self._flow = Flow()
         self._held = ""  # the line of what a gate holds back
         self._began = 0.0
 
@@ -41,7 +43,7 @@ class Folded:
     def turning(self) -> Iterator[None]:
         """Show a turn while it runs."""
         console = told()
-        self._streamed, self._held = "", ""
+        self._streamed, self._held, self._flow = "", "", Flow()
         if self._quiet or not console.is_terminal or console.is_dumb_terminal:
             yield
             return
@@ -60,7 +62,7 @@ class Folded:
             self._say(f"{_DOING[names[-1]]}{_attempt(names)}...")
         elif event.kind == "token" and len(names) == 2 and names[-1] == "respond":
             self._stop()
-            put_piece(event.text)
+            self._flow.put(event.text)
             self._streamed += event.text
         elif event.kind == "end" and event.of == "call":
             self._held = _line_of(names, event.text, clock(time.monotonic() - self._began))
@@ -82,16 +84,16 @@ class Folded:
     def answered(self, text: str) -> None:
         """Put the answer, or the end of what was streamed of it."""
         if self._streamed and text.startswith(self._streamed.strip()):
-            put_piece(text[len(self._streamed.lstrip()) :] + "\n")
+            self._flow.put(text[len(self._streamed.lstrip()) :])
+            self._flow.end()
             return
-        if self._streamed:
-            put("")
-        put(text)
+        self.broken_off()
+        put_prose(text)
 
     def broken_off(self) -> None:
         """End the line of an answer that did not come to its end."""
         if self._streamed:
-            put("")
+            self._flow.end()
 
     def _say(self, text: str) -> None:
         if self._status is not None:
