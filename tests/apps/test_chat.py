@@ -40,7 +40,7 @@ def test_messages_on_the_command_line_are_answered_in_turn() -> None:
     assert "offline model" in done.out
     assert "plan: sales_report" in done.err
     assert "run: exit code 0, 6 lines" in done.err
-    assert "go on with: mergepoint chat --resume" in done.err
+    assert "go on with:\n  mergepoint chat --resume " in done.err
 
 
 def test_a_pipe_holds_messages_and_answers() -> None:

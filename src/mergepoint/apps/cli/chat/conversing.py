@@ -73,7 +73,8 @@ def converse(setup: Setup, *, resume: str | None = None, given: Sequence[str] = 
     if not setup.quiet:
         option = "" if setup.sessions == HOME else f" --sessions {shlex.quote(setup.sessions)}"
         name = talk.memory.session_id
-        tell(f"session kept; go on with: mergepoint chat --resume {name}{option}", style="dim")
+        tell("session kept; go on with:", style="dim")
+        tell(f"  mergepoint chat --resume {name}{option}", style="dim")
     return talk.code
 
 
