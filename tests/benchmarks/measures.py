@@ -10,9 +10,11 @@ from tests.benchmarks.bare import bare, calls_alone
 from tests.benchmarks.by_hand import by_hand
 from tests.benchmarks.contender import Contender, Mode
 from tests.benchmarks.equality import check_equal
+from tests.benchmarks.executor import above_the_door
 from tests.benchmarks.model import EchoModel
 from tests.benchmarks.ours import fused, journaled_fused, journaled_subgraphs, subgraphs
 from tests.benchmarks.result import Group, Results, growth
+from tests.benchmarks.sandbox import one_run_of_code
 from tests.benchmarks.session import one_more_turn
 from tests.benchmarks.steps import Lengths, measure
 from tests.benchmarks.streams import beside_asyncio, first_result, made_for_two, memory
@@ -36,6 +38,7 @@ class Sizes:
     turns: tuple[int, ...] = (100, 1_000, 10_000)
     items: int = 10_000
     many: int = 1_000_000
+    rounds: int = 20
     lengths: Lengths = field(default_factory=Lengths)
 
 
@@ -47,6 +50,7 @@ QUICK = Sizes(
     turns=(100, 1_000),
     items=2_000,
     many=100_000,
+    rounds=5,
     journaled=(10, 100),
     lengths=Lengths(rows=(50, 500), growing=(50, 500), saved=(50, 100), part=10),
 )
@@ -135,10 +139,11 @@ def session(sizes: Sizes, repetitions: int, results: Results) -> None:
 
 
 def streams(sizes: Sizes, repetitions: int, results: Results) -> None:
-    """CPU an item, first result, what is made in vain, and memory of the stream primitive."""
+    """CPU an item, first result, what is made in vain, memory of streams; CPU a call of recipes."""
     print(f"streams of {sizes.items:,} and {sizes.many:,}", file=sys.stderr, flush=True)
     beside_asyncio(sizes.items, repetitions, results)
     first_result(sizes.latency, repetitions, results)
+    above_the_door(max(1, sizes.items // 10), repetitions, results)
     made_for_two(results)
     memory(sizes.many, results)
 
@@ -146,6 +151,12 @@ def streams(sizes: Sizes, repetitions: int, results: Results) -> None:
 def steps(sizes: Sizes, repetitions: int, results: Results) -> None:
     """Bytes and CPU a step in rows of up to 10,000, with a journal in a file and a checkpointer."""
     measure(sizes.lengths, repetitions, results)
+
+
+def sandbox(sizes: Sizes, repetitions: int, results: Results) -> None:
+    """Wall time of a run of code in each backend that works here, against `python -c pass`."""
+    print("runs of code", file=sys.stderr, flush=True)
+    one_run_of_code(sizes.rounds, repetitions, results)
 
 
 MEASURES: dict[str, Measure] = {
@@ -156,6 +167,7 @@ MEASURES: dict[str, Measure] = {
     "wall": wall,
     "session": session,
     "streams": streams,
+    "sandbox": sandbox,
 }
 
 

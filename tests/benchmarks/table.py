@@ -16,6 +16,7 @@ LEGEND = (
     "h  LangGraph written by hand      b  a bare loop      m  the model calls alone",
     "s  mergepoint, subgraphs          f  mergepoint, fused",
     "s/s  a session of many turns against one of few; its times are for a turn",
+    "r/p  a run of code against a bare interpreter; its times are for a run",
     "p/w  the stream primitive against asyncio by hand; its times are for an item and stage",
     "p/ideal  against the sum of latencies      p/most  against what it may make",
     "sj, fj  the same with a journal in a file; hq  h with SqliteSaver, durability sync",

@@ -15,6 +15,7 @@ from mergepoint.core.errors import (
     RailError,
     RecipeError,
     ReplayMiss,
+    SandboxMissing,
     SessionError,
     StepError,
     TreeError,
@@ -34,6 +35,7 @@ from mergepoint.core.errors import (
         (ReplayMiss, LookupError),
         (SessionError, Exception),
         (RecipeError, ValueError),
+        (SandboxMissing, RuntimeError),
     ],
 )
 def test_errors_have_built_in_parents(error: type[Exception], parent: type[Exception]) -> None:

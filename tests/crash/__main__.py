@@ -1,4 +1,4 @@
-"""Run the campaigns: `python -m tests.crash calls|gates [--kills 200] [--form fused] ...`."""
+"""Run the campaigns: `python -m tests.crash calls|gates|recipe [--kills 200] ...`."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from tests.crash.attended import WAYS, Kind, Way
 from tests.crash.campaign import Campaign
 from tests.crash.checkpoints import checkpoints_at
 from tests.crash.gates import GateCampaign
+from tests.crash.recipes import RecipeCampaign
 from tests.crash.survey import Asked, Survey
 
 from mergepoint.run.graph import Form
@@ -23,9 +24,11 @@ calls: a nested, parallel and looping tree with functions in it is killed at ran
 resumed until it is done. gates: a tree with five gates is killed before, between and after the
 answers, with a saver or with the journal alone, for each way in which answers come in. Counts are
 taken at the model's server and at the person who answers, in another process than what is killed;
-an answer has come in when the killed process told so, before it was written down.
+an answer has come in when the killed process told so, before it was written down. recipe: 40 Things
+in four stages that each ask eight at once are killed in the same way.
 
   python -m tests.crash calls --kills 200
+  python -m tests.crash recipe --kills 200
   python -m tests.crash gates --kills 50 --saver postgresql --way command --form fused
 
 The exit code is 1 where something was wrong, lost, asked twice or swapped, or where more than
@@ -40,8 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     forms: tuple[Form, ...] = (given.form,) if given.form else FORMS
     with _folder(given.runs) as folder:
-        campaigns = _calls if given.what == "calls" else _gates
-        rows = list(campaigns(given, forms, folder))
+        rows = list(_CAMPAIGNS[given.what](given, forms, folder))
     print("", *rows, sep="\n")
     return 0 if all(row.endswith("yes |") for row in rows[2:]) else 1
 
@@ -57,6 +59,16 @@ def _calls(given: argparse.Namespace, forms: Sequence[Form], folder: Path) -> It
         yield _row(*figures, f"{survey.again} of {survey.came} ({survey.share:.2%})", survey.holds)
 
 
+def _recipe(given: argparse.Namespace, forms: Sequence[Form], folder: Path) -> Iterator[str]:
+    yield "| kills | runs | calls | wrong | lost | answered calls made again | holds |"
+    yield "|---|---|---|---|---|---|---|"
+    runs, progress = str(folder / "recipe"), _Progress("recipe")
+    survey = RecipeCampaign(runs, forms[0], given.latency, given.seed, progress).of(given.kills)
+    _show("recipe", survey)
+    figures = (survey.kills, survey.runs, survey.calls, len(survey.wrong), survey.lost)
+    yield _row(*figures, f"{survey.again} of {survey.came} ({survey.share:.2%})", survey.holds)
+
+
 def _gates(given: argparse.Namespace, forms: Sequence[Form], folder: Path) -> Iterator[str]:
     yield "| saver | answers | form | kills | questions | wrong | lost | asked twice | swapped | \
 killed with an answer on its way | second questions | holds |"
@@ -69,6 +81,9 @@ killed with an answer on its way | second questions | holds |"
             figures = (survey.kills, survey.questions, len(survey.wrong), survey.lost)
             asked = (survey.twice, survey.swapped, survey.on_their_way, survey.second)
             yield _row(saver, way, form, *figures, *asked, survey.holds)
+
+
+_CAMPAIGNS = {"calls": _calls, "gates": _gates, "recipe": _recipe}
 
 
 def _ways(saver: Kind | None, way: Way | None) -> Iterator[tuple[Kind, Way]]:
@@ -137,7 +152,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("what", choices=("calls", "gates"), help="what is looked at")
+    parser.add_argument("what", choices=list(_CAMPAIGNS), help="what is looked at")
     parser.add_argument("--kills", type=int, default=200, help="of each campaign; 200")
     parser.add_argument("--form", choices=FORMS, help="of the compiled graphs; both")
     parser.add_argument("--saver", choices=list(WAYS), help="of runs with gates; all")

@@ -14,10 +14,14 @@ from tests.docs.play import Shown, play
 
 from mergepoint.apps.targets import resolve_target
 from mergepoint.report.draw import to_svg
+from mergepoint.streams.library import Library
+from mergepoint.streams.recipe_reference import TITLE as RECIPES_TITLE
+from mergepoint.streams.recipe_reference import recipe_reference
 from mergepoint.streams.reference import TITLE, block_reference
 from mergepoint.streams.registry import PACKAGE, Registry
 
 BLOCKS = "docs/blocks.md"
+RECIPES = "docs/recipes.md"
 
 
 def drawings() -> dict[str, str]:
@@ -35,6 +39,12 @@ def reference(page: Page) -> str:
     return written + block_reference(Registry(package=PACKAGE))
 
 
+def recipes(page: Page) -> str:
+    """Give the page of recipes with the reference as it is generated today."""
+    written = page.text.partition(f"{RECIPES_TITLE}\n")[0]
+    return written + recipe_reference(Library())
+
+
 def refreshed(page: Page, shown: list[Shown]) -> str:
     """Give the page's text with every output that differs replaced."""
     lines = page.text.splitlines(keepends=True)
@@ -46,13 +56,14 @@ def refreshed(page: Page, shown: list[Shown]) -> str:
 
 
 def main(names: list[str]) -> None:
-    """Refresh the drawings, the reference of blocks, and the named pages or all.
+    """Refresh the drawings, the references of blocks and recipes, and the named pages or all.
 
     Says what is left to be done by hand.
     """
     for name, svg in drawings().items():
         (ROOT / "docs" / "img" / name).write_text(svg, encoding="utf-8")
     (ROOT / BLOCKS).write_text(reference(Page.read(BLOCKS)), encoding="utf-8")
+    (ROOT / RECIPES).write_text(recipes(Page.read(RECIPES)), encoding="utf-8")
     for name in names or PAGES:
         page = Page.read(name)
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):

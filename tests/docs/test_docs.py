@@ -13,22 +13,29 @@ from types import ModuleType
 import pytest
 from tests.docs.pages import PAGES, ROOT, Page, broken_links
 from tests.docs.play import play, reason_not_to_run
-from tests.docs.refresh import BLOCKS, drawings, reference, refreshed
+from tests.docs.refresh import BLOCKS, RECIPES, drawings, recipes, reference, refreshed
 
 import mergepoint
+from mergepoint.streams.registry import REGISTRY
 
 SOURCE = ROOT / "src" / "mergepoint"
 NOT_RUN = 0
+LONG = ("docs/cli.md", "docs/testing.md")
+"""Pages of dozens of commands, each a process of its own: played in the campaign."""
 MOST_LINES_OF_A_MODULE = 300
 MOST_LINES_OF_A_FUNCTION = 40
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.campaign) if name in LONG else name for name in PAGES],
+)
 def test_blocks_run_and_print_what_is_shown(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every block of a page runs, in order, and each shown output is what was printed."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(REGISTRY, "_found", dict(REGISTRY._found))
     for shown in play(Page.read(name)):
         assert shown.fits, (
             f"{name}:{shown.fence.line} shows\n{shown.fence.text}\nand it printed\n{shown.printed}"
@@ -84,6 +91,12 @@ def test_the_reference_of_blocks_is_that_of_today() -> None:
     """The page of blocks tells what the registry and the vocabulary hold now."""
     page = Page.read(BLOCKS)
     assert page.text == reference(page), "run: python -m tests.docs.refresh"
+
+
+def test_the_reference_of_recipes_is_that_of_today() -> None:
+    """The page of recipes tells what the library holds now."""
+    page = Page.read(RECIPES)
+    assert page.text == recipes(page), "run: python -m tests.docs.refresh"
 
 
 def test_every_design_note_is_listed() -> None:

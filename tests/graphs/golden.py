@@ -24,6 +24,8 @@ from mergepoint.tree.strict_yaml import dump, load_file
 GRAPHS = Path(__file__).parents[2] / "graphs"
 EXAMPLES = tuple(sorted(folder.parent.name for folder in GRAPHS.glob("*/graph.py")))
 
+OPENING = "```mermaid\n"
+
 _WIDE = 90
 _ROLES = {"human": "user", "ai": "assistant", "system": "system"}
 _VOICE = re.compile(r'<(?:voice name|answer number)="([^"]+)">')
@@ -86,11 +88,14 @@ def ran(tree: Block, case: Mapping[str, Any], *, form: Form = "subgraphs") -> Ra
 
 def golden(run: Ran, case: Mapping[str, Any]) -> dict[str, Any]:
     """Give what the case of an example should say after this run, in the case's own form."""
-    kept = {key: value for key, value in run.outputs.items() if "." not in key}
+    hidden = case.get("hidden", ())
+    kept = {
+        key: value for key, value in run.outputs.items() if "." not in key and key not in hidden
+    }
     return {
         "about": case["about"],
         "inputs": case["inputs"],
-        **({"decisions": case["decisions"]} if "decisions" in case else {}),
+        **{name: case[name] for name in ("decisions", "hidden") if name in case},
         "calls": [{path: _clipped(answer)} for path, answer in run.answers.items()],
         "saw": {
             path: [_line(message) for message in run.calls[path].messages] for path in case["saw"]
@@ -114,6 +119,13 @@ def write_case(name: str, case: Mapping[str, Any]) -> None:
     lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
     head = "".join(line for line in lines if line.startswith("#"))
     file.write_text(head + dump(dict(case)), encoding="utf-8")
+
+
+def around_drawing(text: str) -> tuple[str, str, str]:
+    """Give what is before the drawing of a page, the drawing, and what is after it."""
+    start = text.index(OPENING) + len(OPENING)
+    end = text.index("```", start)
+    return text[:start], text[start:end], text[end:]
 
 
 def _line(message: BaseMessage) -> dict[str, str]:

@@ -8,6 +8,8 @@ import pytest
 from tests.graphs.golden import (
     EXAMPLES,
     GRAPHS,
+    OPENING,
+    around_drawing,
     case_of,
     golden,
     module_of,
@@ -29,12 +31,16 @@ from mergepoint.tree.node import Order, root_path, walk
 from mergepoint.tree.step import Step
 from mergepoint.tree.strict_yaml import load_file
 
-OPENING = "```mermaid\n"
-
 
 def test_the_examples_are_those_we_know() -> None:
     """A folder that is added or lost shows here, so the tests below cannot run over nothing."""
-    assert EXAMPLES == ("flat_chat", "image_prompt", "plan_approve", "tot_enclave")
+    assert EXAMPLES == (
+        "flat_chat",
+        "image_prompt",
+        "plan_approve",
+        "plan_code_execute",
+        "tot_enclave",
+    )
 
 
 @pytest.mark.parametrize("form", ["subgraphs", "fused"])
@@ -86,7 +92,7 @@ def test_the_page_shows_the_drawing_of_the_tree(name: str, *, update_goldens: bo
     file = GRAPHS / name / "README.md"
     text = file.read_text(encoding="utf-8")
     tree = tree_of(name)
-    before, drawing, after = _around_drawing(text)
+    before, drawing, after = around_drawing(text)
     part = _drawn_part(before)
     assert part is None or select(part, [path for path, _ in walk(tree)]) == [part]
     found = to_mermaid(tree, path=part)
@@ -140,12 +146,6 @@ def test_a_plan_that_is_never_approved_ends_the_run() -> None:
             inputs={"topic": "the tides"},
             recorder=recorder,
         )
-
-
-def _around_drawing(text: str) -> tuple[str, str, str]:
-    start = text.index(OPENING) + len(OPENING)
-    end = text.index("```", start)
-    return text[:start], text[start:end], text[end:]
 
 
 def _drawn_part(before: str) -> str | None:

@@ -39,7 +39,8 @@ def plain(node: Node) -> dict[str, Any]:
     if isinstance(node, Loop):
         inside = [plain(child) for child in node.nodes]
         about = {"until": plain_until(node.until), "most": node.max_iterations}
-        return {**shared, **about, "keeps": node.on_exhausted == "keep", "children": inside}
+        about |= {"keeps": node.on_exhausted == "keep", "skips": node.may_skip}
+        return {**shared, **about, "children": inside}
     if isinstance(node, Gate):
         if not isinstance(node.decide, Verdicts):
             raise TypeError("the reference cannot foresee who decides; use Verdicts")

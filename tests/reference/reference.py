@@ -6,9 +6,9 @@ began. A fault that interpreter and compiler share is a disagreement with this f
 
 A tree is a dict: `kind`, `name` (or None), `merge`, `capture_key`. A block has `parallel`,
 `children` and, at the root, `inputs` (name, then a default if there is one); a loop `children`,
-`until`, `most` and `keeps`; a gate `child`, `question` and `words`; a step `prompt`, `system`
-(or None) and `structured`, which makes a form with two fields of its answer; a call `target` and
-`args` (or None).
+`until`, `most`, `keeps` and `skips`; a gate `child`, `question` and `words`; a step `prompt`,
+`system` (or None) and `structured`, which makes a form with two fields of its answer; a call
+`target` and `args` (or None).
 
 A text is a dict too: {"kind": "literal", "text"}, {"kind": "template", "text", "defaults"} or
 {"kind": "function", "parts", "defaults", "declared"}, where a part says something about the run
@@ -224,6 +224,8 @@ def run_side_by_side(node: Tree, path: str, mine: Copy, now: Run) -> None:
 
 def run_loop(node: Tree, path: str, mine: Copy, now: Run) -> None:
     """Run the children again and again, on what is there by then, until it is enough."""
+    if node["skips"] and enough(node["until"], path, mine):
+        return
     for number in range(1, node["most"] + 1):
         run_in_order(node, f"{path}/iteration_{number:02d}", mine, now)
         if enough(node["until"], path, mine):

@@ -116,6 +116,13 @@ def test_the_runs_answerer_decides(engine: Engine) -> None:
     assert engine(tree(), model(), recorder=recorder).texts == ["theirs", "Go.", "done"]
 
 
+def test_a_gate_that_gives_none_leaves_it_to_the_runs_answerer(engine: Engine) -> None:
+    """Where the gate's own function does not say, whoever answers in the run decides."""
+    recorder = Recorder(answerer=lambda question: "reject")
+    end = engine(tree(lambda question: None), ScriptedModel(["A", "B"]), recorder=recorder)
+    assert end.outputs["review"] == {"decision": "reject", "feedback": ""}
+
+
 def test_a_decision_is_on_record_and_replays(engine: Engine) -> None:
     """The record of the gate has its path and value, and the state follows from the records."""
     recorder = Recorder()

@@ -16,6 +16,8 @@ from mergepoint import (
     Step,
     StepError,
     Template,
+    check,
+    interpret,
     read_transcript,
     run_generation,
 )
@@ -27,6 +29,7 @@ from mergepoint.run.recorder import Recorder
 from mergepoint.testing.scripted import ScriptedModel
 from mergepoint.tree.call import Call
 from mergepoint.tree.node import Order
+from mergepoint.tree.outline import from_outline, outline
 
 
 def refine(**fields: object) -> Loop:
@@ -52,6 +55,41 @@ def model() -> ScriptedModel:
             "refine/iteration_02/judge": "yes",
         }
     )
+
+
+@pytest.mark.parametrize("given", ["yes", "no"])
+def test_a_loop_that_may_be_skipped_is_looked_at_first(engine: Engine, given: str) -> None:
+    """Where `until` holds before the first iteration nothing is run and nothing is kept."""
+    skipping = Loop(
+        [Step("Draft.", name="draft", capture_key="draft")],
+        until=lambda ctx: ctx.outputs["wanted"] == "yes" or "draft" in ctx.outputs,
+        may_skip=True,
+        name="refine",
+    )
+    wanted = Step("Is it good?", name="wanted", merge="none", capture_key="wanted")
+    end = engine(Block([wanted, skipping], name="work"), ScriptedModel([given, "one"]))
+    assert end.texts == ([] if given == "yes" else ["Draft.", "one"])
+    assert ("draft" in end.outputs) == (given == "no")
+
+
+def test_what_a_skipped_loop_would_have_written_is_read_with_a_default() -> None:
+    """A read of its captures behind it that has no default is a fault before any call."""
+    skipping = Loop([Step("Draft.", capture_key="draft")], until=bool, may_skip=True)
+    tree = Block([skipping, Step(Template("On {{ draft }}"))])
+    (fault,) = check(tree)
+    assert "reads 'draft', which is written in a loop that may be skipped" in fault.problem
+    assert not check(Block([skipping, Step(Template("On {{ draft }}", defaults={"draft": ""}))]))
+
+
+def test_a_skipped_loop_replays_from_an_outline() -> None:
+    """From the journal alone a loop without any iteration on record was skipped."""
+    loop = Loop([Step("Draft.", name="draft")], until=lambda _: True, may_skip=True, name="refine")
+    tree = Block([loop, Step("Go.", name="go")], name="work")
+    recorder = Recorder()
+    interpret(tree, model=ScriptedModel(["gone"]), recorder=recorder)
+    seen = replay(recorder.journal.records, from_outline(outline(tree)), base=State())
+    assert seen.state is not None
+    assert texts(seen.state.messages) == ["Go.", "gone"]
 
 
 def test_a_loop_goes_on_until_it_holds(engine: Engine) -> None:

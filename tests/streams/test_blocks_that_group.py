@@ -23,6 +23,7 @@ EMPTY: list[tuple[str, Any]] = [
     ("accumulate", {"seconds": 1}),
     ("annotate", {"fields": {"a": "text"}}),
     ("apply", {}),
+    ("chain", {}),
     ("checkpoint", {"name": "here"}),
     ("compare", {}),
     ("compare", {"way": "pairs"}),
@@ -40,14 +41,18 @@ EMPTY: list[tuple[str, Any]] = [
     ("replan", {}),
     ("retrieve", {"documents": ["a"]}),
     ("route", {"cases": [{"where": {"a": 1}, "to": "b"}]}),
+    ("search", {"strategy": "beam", "next": [{"type": "critique"}]}),
     ("select", {"top_k": 1}),
     ("select", {"threshold": 1}),
+    ("set", {"content": "a"}),
+    ("share", {}),
     ("synthesize", {"strategy": "top_k"}),
     ("synthesize", {"strategy": "majority"}),
     ("synthesize", {"strategy": "concat"}),
     ("synthesize", {"strategy": "combine"}),
     ("synthesize", {"strategy": "choose"}),
     ("tee", {"branches": ["a"]}),
+    ("tool", {"tool": "mergepoint.streams.sums:checked_sums"}),
     ("verify", {}),
     ("vote", {}),
     ("vote", {"stop": {"lead": 1}}),
@@ -237,10 +242,10 @@ def test_tee_makes_a_child_for_each_branch() -> None:
     things = run_block("tee", [Thing("x", {"a": 1}), "y"], {"branches": ["one", "two"]})
     assert [thing.id for thing in things] == ["0.0", "0.1", "1.0", "1.1"]
     assert props_of(things, "a", "branch", "group", "group_last", "group_key") == [
-        (1, "one", "stage#0", "0.1", "0"),
-        (1, "two", "stage#0", "0.1", "0"),
-        (None, "one", "stage#1", "1.1", "1"),
-        (None, "two", "stage#1", "1.1", "1"),
+        (1, "one", "0", "0.1", "0"),
+        (1, "two", "0", "0.1", "0"),
+        (None, "one", "1", "1.1", "1"),
+        (None, "two", "1", "1.1", "1"),
     ]
     assert len(run_block("merge", things, wanted=1)) == 1
 

@@ -9,11 +9,11 @@ from tests.streams.formulas import FORMULAS, Formula, simulate
 @pytest.mark.parametrize("formula", FORMULAS, ids=lambda one: f"{one.recipe}: {one.says}")
 def test_a_recipe_comes_to_what_its_formula_says(formula: Formula) -> None:
     """On a model of chance the share of right ends and the calls are within 3 sigma."""
-    assert simulate(formula, 60).fits(formula)
+    assert simulate(formula, 30).fits(formula)
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("formula", FORMULAS, ids=lambda one: f"{one.recipe}: {one.says}")
 def test_a_recipe_comes_closer_to_its_formula_the_longer_it_runs(formula: Formula) -> None:
-    """The same over 2,000 items, where 3 sigma are narrow."""
-    assert simulate(formula, 2_000).fits(formula)
+    """The same over many items, where 3 sigma are narrow."""
+    assert simulate(formula, formula.items).fits(formula)

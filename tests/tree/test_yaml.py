@@ -232,7 +232,9 @@ def test_a_loop_or_a_gate_may_be_the_whole_tree() -> None:
     ]
 
 
-LOOP_KEYS = "name, until, max_iterations, on_exhausted, merge, capture_key, budget, meta, nodes"
+LOOP_KEYS = (
+    "name, until, max_iterations, on_exhausted, may_skip, merge, capture_key, budget, meta, nodes"
+)
 A_GATE = "nodes: [{node: {prompt: x}, capture_key: ok}]"
 
 
@@ -836,6 +838,7 @@ def _around(
         merge=draw(st.sampled_from(("all_messages", "none"))),
         max_iterations=draw(st.integers(1, 9)),
         on_exhausted=draw(st.sampled_from(("raise", "keep"))),
+        may_skip=draw(st.booleans()),
         meta=draw(MAPS),
     )
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 EXAMPLE_FILE = "inputs.yaml"
 GRAPH_FILES = ("graph.py", "graph.yaml")
+RECIPE_FILE = "recipe.yaml"
 DEFAULT_OBJECT = "tree"
 
 _OURS: dict[Path, ModuleType] = {}  # by file
@@ -80,6 +81,13 @@ def graph_file(name: str) -> Path:
         f"there is no graph {name!r}{nearest(name, known)}; a target is the name of a graph "
         f"({', '.join(known) or 'none come along'}), file.py:object, or a YAML tree (x.yaml)"
     )
+
+
+def recipe_graphs() -> dict[str, Path]:
+    """Give the recipes among the graphs that come along: `graphs/<name>` and the file."""
+    folder = _graphs_folder()
+    files = sorted(folder.glob(f"*/{RECIPE_FILE}")) if folder.is_dir() else []
+    return {f"graphs/{file.parent.name}": file for file in files}
 
 
 def about(file: Path) -> str:

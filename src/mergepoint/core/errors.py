@@ -146,6 +146,25 @@ class SessionError(MergepointError):
     """A session that cannot be read or written."""
 
 
+class SandboxMissing(MergepointError, RuntimeError):
+    """Code of a model that cannot be run here, since nothing would confine it."""
+
+
+class SkillError(MergepointError, ValueError):
+    """Skills that cannot be used. `faults` holds all of them; `path` is the file and its line."""
+
+    faults: tuple[Fault, ...]
+
+    def __init__(self, faults: Iterable[Fault]) -> None:
+        self.faults = tuple(faults)
+        lines = "".join(f"\n  {fault}" for fault in self.faults)
+        many = len(self.faults) > 1
+        super().__init__(f"skills have {len(self.faults)} faults:{lines}" if many else lines[3:])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.faults,), self.__dict__
+
+
 class RecipeError(MergepointError, ValueError):
     """A recipe that cannot be run."""
 

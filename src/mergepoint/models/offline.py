@@ -18,6 +18,7 @@ from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
+from mergepoint.models.rules.agent import agent_answer, planned
 from mergepoint.models.rules.filling import filled
 from mergepoint.models.rules.reading import Conversation, words_of
 from mergepoint.models.rules.writing import answer
@@ -119,7 +120,8 @@ def _answered(
     metadata: dict[str, Any] = {"model_name": "offline", "not_a_language_model": True}
     tool = _tool_to_call(messages, conversation, params)
     if tool is not None:
-        arguments = filled(tool.get("parameters", {"type": "object"}), conversation)
+        plan = planned(conversation)
+        arguments = plan or filled(tool.get("parameters", {"type": "object"}), conversation)
         call = tool_call(name=tool["name"], args=arguments, id=f"call_{len(messages)}")
         message = AIMessage("", tool_calls=[call], response_metadata=metadata)
         made = json.dumps(arguments, ensure_ascii=False)
@@ -145,7 +147,7 @@ def _text(messages: Sequence[BaseMessage], conversation: Conversation) -> str:
     last = messages[-1] if messages else None
     if isinstance(last, ToolMessage):
         return f"{last.name or 'The tool'} gave: {last.text}"
-    return answer(conversation)
+    return agent_answer(conversation) or answer(conversation)
 
 
 def _tool_to_call(

@@ -75,9 +75,10 @@ class Sight:
         return tuple(path for path in self.paths if path in made)
 
     def _settled(self) -> tuple[CallRecord, ...]:
-        """Give a record for each path, also where a gate still waits or nothing was called."""
+        """Give a record for each path, also where a gate waits, a call failed or none was made."""
+        failed = [one for one in self._transcript.failures if one.kind != "inner"]
         aside = {**self._asked, **self._left_out}
-        return (*aside.values(), *self._transcript.records)
+        return (*failed, *aside.values(), *self._transcript.records)
 
     @cached_property
     def _fates(self) -> Fates:

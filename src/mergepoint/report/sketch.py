@@ -111,7 +111,8 @@ class Sketch:
         known = isinstance(until, str) or name.isidentifier()
         wanted = clip(shown(name), NAME_CELLS - 8) if known else "its function holds"
         most = self.node.max_iterations
-        return f"until {wanted}, at most {most:,} time{'s' if most > 1 else ''}"
+        first = " (looked at first)" if self.node.may_skip else ""
+        return f"until {wanted}{first}, at most {most:,} time{'s' if most > 1 else ''}"
 
     @property
     def question(self) -> str | None:

@@ -13,7 +13,10 @@ Shape = Mapping[str, Any]
 
 
 def unrolled(shape: Shape, paths: Collection[str]) -> Shape:
-    """Give an outline with as many iterations in each loop as there are paths of, at least one."""
+    """Give an outline with as many iterations in each loop as there are paths of, at least one.
+
+    A loop that may be skipped has none where there are none.
+    """
     if "nodes" not in shape:
         return shape
     nodes = list(shape["nodes"])
@@ -27,7 +30,8 @@ def _rounds(loop: Shape, paths: Collection[str]) -> Iterator[str]:
     number = 1
     while True:
         at = join(loop["path"], iteration_name(number))
-        if number > 1 and not any(path.startswith(at + SEPARATOR) for path in paths):
+        may_end = number > 1 or loop.get("may_skip", False)
+        if may_end and not any(path.startswith(at + SEPARATOR) for path in paths):
             return
         yield at
         number += 1

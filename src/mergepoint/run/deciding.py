@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -38,27 +38,30 @@ def decide(
 ) -> Decision:
     """Give the decision at a gate: one on record, the gate's own function's, or the answerer's.
 
-    Where nobody answers, or the answerer raises GateOpen, it raises GateOpen, or with `interrupts`
-    stops the graph it runs in.
+    The gate's function leaves it to the answerer by None, or to nobody by GateOpen. Where nobody
+    answers, or the answerer raises GateOpen, it raises GateOpen, or with `interrupts` stops the
+    graph it runs in.
+
     Raises StepError for an answer that does not fit.
     """
     asked = Asking(question, facts, config)
     if (known := asked.on_record()) is not None:
         return known
     asked.check()
-    answerer = asked.answerer(gate)
-    if answerer is None:
-        return asked.interrupted() if interrupts else asked.refused()
-    asked.opened()
-    try:
-        given = answerer(asked.shown())
-    except GateOpen:
-        return asked.interrupted() if interrupts else asked.refused()
-    if inspect.isawaitable(given):
-        if inspect.iscoroutine(given):
-            given.close()
-        raise StepError("the answerer is async; run the tree on an event loop, or answer at once")
-    return asked.written(given)
+    for answerer in asked.answerers(gate):
+        try:
+            given = answerer(asked.shown())
+        except GateOpen:
+            break
+        if inspect.isawaitable(given):
+            if inspect.iscoroutine(given):
+                given.close()
+            raise StepError(
+                "the answerer is async; run the tree on an event loop, or answer at once"
+            )
+        if given is not None or answerer is not gate.decide:
+            return asked.written(given)
+    return asked.interrupted() if interrupts else asked.refused()
 
 
 async def adecide(
@@ -74,15 +77,14 @@ async def adecide(
     if (known := asked.on_record()) is not None:
         return known
     asked.check()
-    answerer = asked.answerer(gate)
-    if answerer is None:
-        return asked.interrupted() if interrupts else asked.refused()
-    asked.opened()
-    try:
-        given = await _answered(answerer, asked.shown())
-    except GateOpen:
-        return asked.interrupted() if interrupts else asked.refused()
-    return asked.written(given)
+    for answerer in asked.answerers(gate):
+        try:
+            given = await _answered(answerer, asked.shown())
+        except GateOpen:
+            break
+        if given is not None or answerer is not gate.decide:
+            return asked.written(given)
+    return asked.interrupted() if interrupts else asked.refused()
 
 
 async def _answered(answerer: Answerer, question: Question) -> Any:
@@ -144,11 +146,13 @@ class Asking:
         for recorder in self._recorders:
             recorder.tell(Event(kind, self._key.path, self._key.host, text=text, of="gate"))
 
-    def answerer(self, gate: Gate) -> Answerer | None:
-        """Give who answers: the gate's own function, or the run's."""
-        if gate.decide is not None:
-            return gate.decide
-        return next((one.answerer for one in self._recorders if one.answerer is not None), None)
+    def answerers(self, gate: Gate) -> Iterator[Answerer]:
+        """Give who answers: the gate's own function, and where that leaves it the run's."""
+        run = next((one.answerer for one in self._recorders if one.answerer is not None), None)
+        for answerer in (gate.decide, run):
+            if answerer is not None:
+                self.opened()
+                yield answerer
 
     def shown(self) -> Question:
         """Give the question on copies, so that who answers cannot change what is held back."""

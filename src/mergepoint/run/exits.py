@@ -171,7 +171,10 @@ def _instead(made: Messages) -> Channels:
 
 
 class Until(Runnable[Channels, Channels]):
-    """What looks at a loop's `until` after each iteration, and counts them."""
+    """What looks at a loop's `until` after each iteration, and counts them.
+
+    In a loop that may be skipped it comes before the first iteration too.
+    """
 
     def __init__(self, loop: Loop, place: Place) -> None:
         self.name = UNTIL
@@ -187,7 +190,7 @@ class Until(Runnable[Channels, Channels]):
         """Write whether the loop is over, and the number of the next iteration."""
         facts = Facts.off_wire(input["facts"])
         path = facts.path(self._place)
-        number = input.get("round") or 1
+        number = input.get("round") or (0 if self._loop.may_skip else 1)
         with located(self._loop, path):
             if input.get("stopped") or self._loop.holds(
                 context_of(path, view_in(input), facts, None)

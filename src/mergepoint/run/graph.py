@@ -195,7 +195,7 @@ class _Compiler:
         _add(builder, inside.name, EnterIteration(graph, body, inside, around))
         _add(builder, UNTIL, Until(loop, place))
         _add(builder, EXIT, Exit(loop, place, ()))
-        builder.add_edge(START, inside.name)
+        builder.add_edge(START, UNTIL if loop.may_skip else inside.name)
         builder.add_edge(inside.name, UNTIL)
         builder.add_conditional_edges(
             UNTIL, lambda state: EXIT if state["over"] else inside.name, [EXIT, inside.name]

@@ -148,7 +148,7 @@ class EnterIteration(Enter):
 def turns_of(node: Block | Gate | Loop) -> int:
     """Give how many supersteps the subgraph of a node may take."""
     if isinstance(node, Loop):
-        return 2 * node.max_iterations
+        return 2 * node.max_iterations + node.may_skip
     return len(node.nodes) if isinstance(node, Block) else 2
 
 

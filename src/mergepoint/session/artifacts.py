@@ -72,7 +72,7 @@ class Artifacts:
         made: Counter[str] = Counter()
         for record in records:
             type_ = self._type(record)
-            if record.key.run != run or type_ is None:
+            if record.key.run != run or type_ is None or _nothing(record):
                 continue
             made[record.path] += 1
             content, about = _content(record)
@@ -100,6 +100,12 @@ class Artifacts:
             if isinstance(above, Loop):
                 return int(names[end].removeprefix(ITERATION))
         return record.attempt
+
+
+def _nothing(record: CallRecord) -> bool:
+    """Say whether a call tells that it ran nothing, by an output that is None."""
+    value = record.value
+    return isinstance(value, Mapping) and "output" in value and value["output"] is None
 
 
 def _content(record: CallRecord) -> tuple[str, dict[str, Any]]:

@@ -14,11 +14,12 @@ from mergepoint.streams.reading import canonical
 from mergepoint.streams.thing import Thing
 
 COMBINE = (
-    "Write one text that takes the best of these {{ count }}, without naming them.\n\n{{ listed }}"
+    "Write one text that takes the best of these {{ count }}, without naming them.\n\n"
+    "<texts>\n{{ listed }}\n</texts>"
 )
 CHOOSE = (
     "Which of these {{ count }} is the best, or the one that most of them agree with? Answer with "
-    "its number, from 1, and the reason.\n\n{{ listed }}"
+    "its number, from 1, and the reason.\n\n<texts>\n{{ listed }}\n</texts>"
 )
 
 

@@ -47,6 +47,7 @@ def places(*texts: str | None, extra: Iterable[str] = ()) -> list[str]:
 def filled(text: str, thing: Thing, extra: Mapping[str, Any] | None = None) -> str:
     """Give a prompt with its places filled: by `extra`, the content, the Thing's props.
 
+    Sources, as retrieve finds them, are texts below their ids; what else is no text is JSON.
     Raises BlockError with near names for a prop that is not there.
     """
     known = extra or {}
@@ -54,9 +55,21 @@ def filled(text: str, thing: Thing, extra: Mapping[str, Any] | None = None) -> s
     def read(place: re.Match[str]) -> str:
         name = place[1]
         found = known[name] if name in known else value(thing, name)
-        return found if isinstance(found, str) else canonical(found)
+        return _written(found)
 
     return _PLACE.sub(read, text)
+
+
+def _written(found: Any) -> str:
+    if isinstance(found, str):
+        return found
+    if isinstance(found, list) and found and all(_is_source(one) for one in found):
+        return "\n\n".join(f"[{one['id']}]\n{one['text']}" for one in found)
+    return canonical(found)
+
+
+def _is_source(one: Any) -> bool:
+    return isinstance(one, Mapping) and isinstance(one.get("text"), str) and "id" in one
 
 
 async def asked(

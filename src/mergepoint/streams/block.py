@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from mergepoint.streams.block_type import BlockFunction, BlockType, Names
@@ -20,6 +20,8 @@ def block(
     barrier: bool | Callable[[Any], bool] = False,
     follows: bool = False,
     reaches_out: bool = False,
+    inside: Callable[[Any], Mapping[str, Any]] | None = None,
+    inside_has: Iterable[str] = (),
     registry: Registry = REGISTRY,
 ) -> Callable[[BlockFunction[P]], BlockType[P]]:
     """Register an async generator function as the block `name`; what is given is its BlockType.
@@ -41,6 +43,8 @@ def block(
             barrier=barrier if callable(barrier) else lambda _: barrier,
             follows=follows,
             reaches_out=reaches_out,
+            inside=inside or (lambda _: {}),
+            inside_has=tuple(inside_has),
         )
         registry.add(kind)
         return kind

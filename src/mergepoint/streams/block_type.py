@@ -43,9 +43,11 @@ class BlockType(Generic[P]):
 
     `in_order` says that it decides by the order of its items, so they have to come in the order
     of their lineage. `barrier` says for given params that nothing leaves before all has come, or
-    that what leaves is durable; a recipe's segment ends before it. `follows` says that the stages
-    in the prop `proposal` of what leaves are run on it. `reaches_out` says that params name files
-    or code, so that a model may propose it only where a recipe allows that.
+    that what leaves is durable; a recipe's segment ends before it. `inside` gives, for given
+    params, the stages that the block runs itself by `ctx.inside`, by name; what it sends through
+    them has the props `inside_has`. `follows` says that the stages in the prop `proposal` of what
+    leaves are run on it. `reaches_out` says that params name files or code, so that a model may
+    propose it only where a recipe allows that.
 
     Raises ValueError for a name that recipes cannot write, and TypeError for a function that is
     no block.
@@ -61,6 +63,8 @@ class BlockType(Generic[P]):
     barrier: Callable[[Any], bool] = lambda params: False
     follows: bool = False
     reaches_out: bool = False
+    inside: Callable[[Any], Mapping[str, Any]] = lambda params: {}
+    inside_has: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):

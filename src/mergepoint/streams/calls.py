@@ -13,6 +13,7 @@ from mergepoint.streams.thing import Thing
 class _Asked:
     """The calls for what is made from one Thing."""
 
+    base: weakref.ref[Thing]
     numbers: dict[tuple[str, int], int] = field(default_factory=dict)
     answers: dict[str, dict[tuple[int, int], Answer]] = field(default_factory=dict)
 
@@ -54,7 +55,10 @@ class Calls:
 
     def _of(self, thing: Thing) -> _Asked:
         base = thing.base or thing
-        if id(base) not in self._asked:
-            self._asked[id(base)] = _Asked()
-            weakref.finalize(base, self._asked.pop, id(base), None).atexit = False
-        return self._asked[id(base)]
+        key = id(base)
+        asked = self._asked.get(key)
+        if asked is None:
+            forget = self._asked.pop
+            gone = weakref.ref(base, lambda _: forget(key, None))  # a finalizer costs twice as much
+            asked = self._asked[key] = _Asked(gone)
+        return asked

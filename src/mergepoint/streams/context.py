@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import random
 from collections.abc import (
@@ -21,12 +22,15 @@ from pydantic import BaseModel
 
 from mergepoint.core.errors import RecipeError
 from mergepoint.record.record import now
+from mergepoint.streams.alone import Alone
 from mergepoint.streams.arrivals import close
 from mergepoint.streams.ask import Answer, Ask, Asker
 from mergepoint.streams.calls import Calls
+from mergepoint.streams.counting import Counting
 from mergepoint.streams.flow.mapped import mapped
 from mergepoint.streams.flow.stream import Stream
 from mergepoint.streams.groups import group_of, regrouped
+from mergepoint.streams.inside import Inside
 from mergepoint.streams.notes import MISSING, Notes, NotesInMemory
 from mergepoint.streams.proposal import Proposals
 from mergepoint.streams.taken import Taken
@@ -46,7 +50,8 @@ class BlockContext:
     `width` functions given to `map` run at once, and `prefetch` results wait to be taken;
     `ordered` says whether they come in the order of their items. `asker` answers calls, `talker`
     runs trees, `proposals` plan what is proposed, `notes` keep what a resumed run must find again,
-    `clock` gives seconds since the epoch.
+    `clock` gives seconds since the epoch. `under_way` counts what is waited for in calls, and
+    refuses those for which there is no time. `inner` has the stages that the block runs itself.
 
     Raises RecipeError for a width below 1 or a prefetch below 0.
     """
@@ -64,6 +69,8 @@ class BlockContext:
         proposals: Proposals | None = None,
         notes: Notes | None = None,
         clock: Callable[[], float] = now,
+        under_way: Counting | None = None,
+        inner: Inside | None = None,
     ) -> None:
         for name, number, least in (("width", width, 1), ("prefetch", prefetch, 0)):
             if isinstance(number, bool) or not isinstance(number, int) or number < least:
@@ -82,7 +89,24 @@ class BlockContext:
         self._asker = asker
         self._talker = talker
         self.proposals = proposals
-        self._numbers = itertools.count()
+        self._under_way = under_way
+        self._inner = inner
+        self._alone: Alone | None = None
+        self._mark = ""
+        self._numbers: Iterator[int] = itertools.count()
+
+    def within(self, alone: Alone | None) -> BlockContext:
+        """Give the context of one stream of the stage, beside others: its maps are its own.
+
+        Where an item is alone in it, ids are made for that item.
+        """
+        own = copy.copy(self)
+        own.maps = {}
+        if alone is not None:
+            own._alone = alone
+            own._mark = f"@{alone.id}"
+            own._numbers = alone.numbers(self.stage_id)
+        return own
 
     def child(self, thing: Thing, number: int) -> Thing:
         """Give child `number` (from 0) of a Thing: its content, props and history, an id below.
@@ -103,8 +127,11 @@ class BlockContext:
         return regrouped(joined(things, self.next_id()), group_of(things, whole=whole))
 
     def next_id(self) -> str:
-        """Give an id that this stage gave to nothing before: `stage_2.vote#0`, `#1` and on."""
-        return f"{self.stage_id}#{next(self._numbers)}"
+        """Give an id that this stage gave to nothing before: `stage_2.vote#0`, `#1` and on.
+
+        Where each item goes its own way it names that: `stage_2.vote@3#0`.
+        """
+        return f"{self.stage_id}{self._mark}#{next(self._numbers)}"
 
     def rng(self, thing: Thing) -> random.Random:
         """Give random numbers that depend on seed, stage and the Thing's id alone."""
@@ -159,17 +186,16 @@ class BlockContext:
         if self._asker is None:
             raise RecipeError(f"{self.stage_id}: this stage has no model to ask")
         number = self.calls.next_number(thing, sample, self.stage_id)
-        answer = await self._asker(
-            Ask(
-                thing_id=thing.id,
-                stage_id=self.stage_id,
-                number=number,
-                sample=sample,
-                prompt=prompt,
-                system=system,
-                schema=schema,
-            )
+        ask = Ask(
+            thing_id=thing.id,
+            stage_id=self.stage_id,
+            number=number,
+            sample=sample,
+            prompt=prompt,
+            system=system,
+            schema=schema,
         )
+        answer = await self._counted(self._asker(ask))
         self.calls.add(thing, number, sample, answer)
         return answer
 
@@ -183,20 +209,32 @@ class BlockContext:
         if self._talker is None:
             raise RecipeError(f"{self.stage_id}: this stage has nobody to run a tree")
         number = self.calls.next_number(thing, 0, self.stage_id)
-        talked = await self._talker(
-            Talk(
-                thing_id=thing.id,
-                stage_id=self.stage_id,
-                number=number,
-                tree=tree,
-                message=message,
-                inputs=inputs,
-            )
+        talk = Talk(
+            thing_id=thing.id,
+            stage_id=self.stage_id,
+            number=number,
+            tree=tree,
+            message=message,
+            inputs=inputs,
         )
+        talked = await self._counted(self._talker(talk))
         for more, call in enumerate(talked.calls):
             answer = Answer(text="", call=call, model=", ".join(talked.models))
             self.calls.add(thing, number + more, 0, answer)
         return talked
+
+    async def inside(self, name: str, things: Sequence[Thing]) -> AsyncGenerator[Thing, None]:
+        """Send Things through stages of the block's own (see BlockType); give what leaves them.
+
+        What leaves is the block's to go on with, as if it were one of its items. Raises
+        RecipeError for a name that the block has not declared.
+        """
+        if self._inner is None or name not in self._inner.ways:
+            raise RecipeError(f"{self.stage_id}: there are no stages {name!r} inside of this block")
+        made = self._inner.through(name, things, self._alone, self.taken.add)
+        async with contextlib.aclosing(made):
+            async for thing in made:
+                yield thing
 
     async def once(self, key: str, make: Callable[[], Awaitable[Any]]) -> Any:
         """Give the value that is noted under a key, else the JSON data that `make` gives, noted.
@@ -206,9 +244,12 @@ class BlockContext:
         """
         found = self.notes.find(self.stage_id, key)
         if found is MISSING:
-            found = await make()
+            found = await self._counted(make())
             self.notes.write(self.stage_id, key, found)
         return found
+
+    def _counted(self, call: Awaitable[R]) -> Awaitable[R]:
+        return call if self._under_way is None else self._under_way.counted(call)
 
 
 def label(error: BaseException, item: object) -> None:
@@ -221,30 +262,29 @@ def label(error: BaseException, item: object) -> None:
 
 def _labelled(function: Callable[[T], Any], item: T) -> Any:
     """Give what a function makes of an item, its errors labelled with the item."""
-    with _label_of(item):
+    try:
         made = function(item)
+    except Exception as error:
+        label(error, item)
+        raise
     return _results(made, item) if hasattr(made, "__aiter__") else _result(made, item)
 
 
 async def _result(made: Awaitable[R], item: object) -> R:
-    with _label_of(item):
+    try:
         return await made
+    except Exception as error:
+        label(error, item)
+        raise
 
 
 async def _results(made: AsyncIterable[R], item: object) -> AsyncGenerator[R, None]:
     results = aiter(made)
     try:
-        with _label_of(item):
-            async for result in results:
-                yield result
-    finally:
-        await close(results)
-
-
-@contextlib.contextmanager
-def _label_of(item: object) -> Iterator[None]:
-    try:
-        yield
+        async for result in results:
+            yield result
     except Exception as error:
         label(error, item)
         raise
+    finally:
+        await close(results)

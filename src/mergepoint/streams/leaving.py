@@ -45,7 +45,8 @@ class Leaving:
         before = after if after.made is None else after.base
         started = None if before is None else self._ctx.taken.when(before)
         if started is None:
-            if after.made is None or not after.id.startswith(f"{self._ctx.stage_id}#"):
+            own = (f"{self._ctx.stage_id}#", f"{self._ctx.stage_id}@")
+            if after.made is None or not after.id.startswith(own):
                 raise BlockError(self._stranger(after))
             started = self._arrived_at
         if problem := self._recent.problem(after):

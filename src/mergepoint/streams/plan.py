@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
 
 from langchain_core.language_models import BaseChatModel
 
@@ -18,8 +19,10 @@ from mergepoint.streams.params import check_params, params_of
 from mergepoint.streams.planned import PlannedRecipe, PlannedStage
 from mergepoint.streams.recipe import MAX_STAGES, Recipe, Stage, as_policy
 from mergepoint.streams.registry import REGISTRY, Registry
+from mergepoint.streams.where import asked_for
 from mergepoint.tree.budget import as_budget
 from mergepoint.tree.policy import Policy
+from mergepoint.tree.strict_yaml import Document
 
 MAX_DEPTH = 20
 
@@ -45,8 +48,9 @@ def plan(
     search = _Search(registry, library)
     planned = search.recipe(recipe, dict(knobs or {}), at or recipe.name, (), None, _Handed(model))
     if search.count > MAX_STAGES:
-        search.faults.append(
-            f"{recipe.name}: {search.count:,} stages in all, at most {MAX_STAGES:,}"
+        raise RecipeError(
+            f"{recipe.name}: with the recipes inside of it there are too many stages in all, at "
+            f"most {MAX_STAGES:,}"
         )
     if search.faults:
         raise RecipeError("\n".join(search.faults))
@@ -87,7 +91,9 @@ class _Search:
         """Plan a recipe; `around` are those that hold it, the outermost first."""
         for name, problem in knob_faults(given, recipe.knobs):
             self._fault(around[-1] if around else recipe, (), prefix, f"{name}: {problem}")
-        values = {**recipe.knobs, **{name: given[name] for name in given if name in recipe.knobs}}
+        here = _here(recipe)
+        given = {name: value for name, value in given.items() if name in recipe.knobs}
+        values = {**here, **turned(recipe.knobs, here), **given}
         stages: list[PlannedStage | PlannedRecipe] = []
         have = set(recipe.needs)
         for number in range(1, len(recipe.stages) + 1):
@@ -95,6 +101,8 @@ class _Search:
             if found is None:
                 continue
             self._needs(recipe, number, found, have)
+            if isinstance(found, PlannedStage):
+                found = self._with_inside(recipe, number, found, have, (*around, recipe))
             have.update(found.adds)
             stages.append(found)
         return PlannedRecipe(
@@ -102,6 +110,7 @@ class _Search:
             recipe=recipe,
             stages=tuple(stages),
             budget=None if stage is None else as_budget(stage.budget),
+            where=None if stage is None else stage.where,
         )
 
     def _stage(
@@ -113,6 +122,8 @@ class _Search:
         around: tuple[Recipe, ...],
         handed: _Handed,
     ) -> PlannedStage | PlannedRecipe | None:
+        if self.count > MAX_STAGES:  # recipes in recipes multiply: nothing more is looked up
+            return None
         stage, at = recipe.stages[number - 1], ("stages", number - 1)
         stage_id = f"{prefix}.stage_{number}.{stage.label}"
         try:
@@ -138,12 +149,40 @@ class _Search:
             stage_id=stage_id,
             kind=kind,
             params=checked,
+            where=stage.where,
             batch=None if stage.batch is None else params_of(Gather, stage.batch, where=stage_id),
             width=stage.concurrency or recipe.concurrency,
             model=handed.model,
             budget=as_budget(stage.budget),
             policy=handed.policy,
         )
+
+    def _with_inside(
+        self,
+        recipe: Recipe,
+        number: int,
+        found: PlannedStage,
+        have: Iterable[str],
+        around: tuple[Recipe, ...],
+    ) -> PlannedStage:
+        """Plan the stages that a block runs itself, each way with the props of those before it."""
+        known = {*have, *found.kind.inside_has}
+        inside: list[PlannedRecipe] = []
+        for name, stages in found.kind.inside(found.params).items():
+            inner = Recipe(
+                name,
+                stages,
+                needs=tuple(sorted(known)),
+                concurrency=found.width,
+                rails={"calls": None},
+                document=_part(recipe.document, ("stages", number - 1, "params", name)),
+            )
+            prefix = f"{found.stage_id}.{name}"
+            handed = _Handed(found.model, found.policy)
+            planned = self.recipe(inner, {}, prefix, around, None, handed)
+            known.update(planned.adds)
+            inside.append(planned)
+        return replace(found, inside=tuple(inside))
 
     def _found(self, wanted: str | BlockType[Any] | Recipe) -> BlockType[Any] | Recipe:
         if not isinstance(wanted, str):
@@ -162,13 +201,14 @@ class _Search:
     def _needs(
         self, recipe: Recipe, number: int, found: PlannedStage | PlannedRecipe, have: Iterable[str]
     ) -> None:
-        known = sorted(have)
-        for name in found.needs:
+        known, at = sorted(have), ("stages", number - 1)
+        read = dict.fromkeys(asked_for(found.where), (*at, "where"))
+        for name, place in {**read, **dict.fromkeys(found.needs, at)}.items():
             if name not in known:
                 there = f"; there are: {', '.join(known)}" if known else ""
                 self._fault(
                     recipe,
-                    ("stages", number - 1),
+                    place,
                     found.stage_id,
                     f"needs the prop {name!r}, which nothing before it adds"
                     f"{nearest(name, known)}{there}; if the items bring it, name it in the "
@@ -178,6 +218,28 @@ class _Search:
     def _fault(self, recipe: Recipe, at: Location, stage_id: str, problem: str) -> None:
         place = f"{recipe.document.where(at)}: " if recipe.document is not None else ""
         self.faults.append(f"{place}{stage_id}: {problem}")
+
+
+def _here(recipe: Recipe) -> dict[str, str]:
+    """Give the folder of a recipe's file as `here`, by which it names what lies beside it."""
+    source = getattr(recipe.document, "source", "")
+    return {"here": str(Path(source).parent)} if source and Path(source).is_file() else {}
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A list of stages inside of a document."""
+
+    document: Document
+    place: Location
+
+    def where(self, location: Location) -> str:
+        """Give file and line of a place in it; its first word, stages, is the part itself."""
+        return self.document.where((*self.place, *location[1:]))
+
+
+def _part(document: Document | None, place: Location) -> Document | None:
+    return None if document is None else cast("Document", _Part(document, place))
 
 
 def _holds_itself(kind: Recipe, around: tuple[Recipe, ...]) -> str | None:

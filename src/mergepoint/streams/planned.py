@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from langchain_core.language_models import BaseChatModel
 from pydantic import BaseModel
@@ -14,8 +14,12 @@ from mergepoint.streams.gather import Gather
 from mergepoint.streams.params import params_of
 from mergepoint.streams.rails import Rails
 from mergepoint.streams.recipe import Recipe
+from mergepoint.streams.where import Where
 from mergepoint.tree.budget import Budget
 from mergepoint.tree.policy import Policy
+
+ROUND: Final = ("iteration", "stopped")
+"""Props that a recurrent recipe adds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,17 +29,24 @@ class PlannedStage:
     stage_id: str
     kind: BlockType[Any]
     params: BaseModel
+    where: Where | None = None
     batch: Gather | None
     width: int
     model: str | BaseChatModel | None
     budget: Budget | None
     policy: Policy = field(default_factory=Policy)
+    inside: tuple[PlannedRecipe, ...] = ()
 
     @property
     def barrier(self) -> bool:
         """Say whether nothing leaves it before all has come."""
         all_at_once = self.batch is not None and self.batch.takes_all
         return all_at_once or self.kind.barrier(self.params)
+
+    @property
+    def together(self) -> bool:
+        """Say whether what it makes of a Thing may depend on others."""
+        return self.barrier or self.batch is not None or self.kind.in_order
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -45,7 +56,8 @@ class PlannedStage:
     @property
     def adds(self) -> tuple[str, ...]:
         """Give the props that what leaves has."""
-        return self.kind.adds_of(self.params)
+        inside = (name for inner in self.inside for name in inner.adds)
+        return tuple(dict.fromkeys((*self.kind.adds_of(self.params), *inside)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +68,22 @@ class PlannedRecipe:
     recipe: Recipe
     stages: tuple[PlannedStage | PlannedRecipe, ...]
     budget: Budget | None
+    where: Where | None = None
 
     @property
     def rails(self) -> Rails:
         """Give its limits."""
         return params_of(Rails, self.recipe.rails, where=self.prefix)
+
+    @property
+    def together(self) -> bool:
+        """Say whether what it makes of a Thing may depend on others."""
+        return not self.recipe.each and any(stage.together for stage in self.stages)
+
+    @property
+    def width(self) -> int:
+        """Give how many Things it works on at once."""
+        return self.recipe.concurrency
 
     @property
     def stage_id(self) -> str:
@@ -74,8 +97,10 @@ class PlannedRecipe:
 
     @property
     def adds(self) -> tuple[str, ...]:
-        """Give the props that some stage of it adds."""
-        return tuple(dict.fromkeys(name for stage in self.stages for name in stage.adds))
+        """Give the props that some stage of it adds, and its rounds."""
+        own = ROUND if self.recipe.recurrent else ()
+        added = (name for stage in self.stages for name in stage.adds)
+        return tuple(dict.fromkeys((*added, *own)))
 
     def walk(self) -> Iterator[PlannedStage | PlannedRecipe]:
         """Give everything in it, in order, a recipe before what it holds."""
@@ -83,6 +108,10 @@ class PlannedRecipe:
             yield stage
             if isinstance(stage, PlannedRecipe):
                 yield from stage.walk()
+            else:
+                for inner in stage.inside:
+                    yield inner
+                    yield from inner.walk()
 
     def blocks(self) -> Iterator[PlannedStage]:
         """Give every block in it, in order."""

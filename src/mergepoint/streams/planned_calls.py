@@ -17,6 +17,7 @@ from mergepoint.record.record import CallRecord
 from mergepoint.streams.door import path_of
 from mergepoint.streams.planned import PlannedRecipe, PlannedStage
 from mergepoint.streams.reading import canonical
+from mergepoint.streams.where import as_data
 from mergepoint.tree.budget import LIMITS, Budget
 
 
@@ -39,7 +40,7 @@ def models_of(
 
 def outline_of(planned: PlannedRecipe | PlannedStage) -> dict[str, Any]:
     """Give path and name of every stage, in the form of a tree's outline."""
-    inside = planned.stages if isinstance(planned, PlannedRecipe) else ()
+    inside = planned.stages if isinstance(planned, PlannedRecipe) else planned.inside
     name = planned.recipe.name if isinstance(planned, PlannedRecipe) else planned.kind.name
     return {
         "path": path_of(planned.stage_id),
@@ -61,6 +62,8 @@ def statics_of(planned: PlannedRecipe, models: Mapping[str, BaseChatModel]) -> d
             None if stage.batch is None else stage.batch.model_dump(mode="json"),
             None if model is None else identity(model, {}),
         ]
+        if stage.where is not None:
+            said.append(as_data(stage.where))
         text = canonical(said).encode()
         found[path_of(stage.stage_id)] = hashlib.blake2b(text, digest_size=16).hexdigest()
     return found

@@ -15,7 +15,7 @@ from mergepoint.streams.block_type import BlockType
 from mergepoint.streams.gather import Gather
 from mergepoint.streams.params import Params, params_of
 from mergepoint.streams.rails import Rails
-from mergepoint.streams.sealed import NOTHING, SealedDict, sealed
+from mergepoint.streams.sealed import NOTHING, SealedDict, SealedList, sealed
 from mergepoint.streams.where import Where
 from mergepoint.tree.budget import Budget, as_budget
 from mergepoint.tree.policy import Policy, policy_of
@@ -29,17 +29,19 @@ MAX_STAGES = 1_000
 class Stage:
     """One stage: a block or a recipe by its name, or as it is; and what it is told.
 
-    `params` are the block's, for a recipe its knobs; `{{ knob }}` in them is filled in. In Python a
-    param may be an object, such as a retriever or a tree. With
+    `params` are the block's, for a recipe its knobs; `{{ knob }}` in them is filled in. They are
+    JSON data, and what a block takes beside that, such as a function or a tree. With
     `batch` the block works on one batch after the other. At most `concurrency` Things are worked
     on at once, None as in the recipe. `model` stands over the run's, `budget` bounds its calls,
     `policy` says how each is made: `{"retry": 3, "timeout": 30}`; they are tried once where neither
-    it nor that of a recipe around it says so.
+    it nor that of a recipe around it says so. Things for which `where` does not hold pass the
+    stage by, unchanged and in order.
     """
 
     type: str | BlockType[Any] | Recipe
     _: KW_ONLY
     params: Mapping[str, Any] = NOTHING
+    where: Where | None = None
     batch: Gather | Mapping[str, Any] | None = None
     concurrency: int | None = None
     model: str | BaseChatModel | None = None
@@ -51,11 +53,14 @@ class Stage:
             raise RecipeError(f"params are a mapping, not {self.params!r}")
         if problem := concurrency_problem(self.concurrency):
             raise RecipeError(problem)
-        object.__setattr__(self, "params", _sealed(self.params))
+        object.__setattr__(self, "params", _kept(self.params))
         object.__setattr__(self, "budget", as_budget(self.budget))
         object.__setattr__(self, "policy", as_policy(self.policy))
         if self.batch is not None:
             object.__setattr__(self, "batch", params_of(Gather, self.batch, where="batch"))
+        if self.where is not None:
+            held = params_of(_Held, {"where": self.where}, where=self.label)
+            object.__setattr__(self, "where", held.where)
 
     @property
     def label(self) -> str:
@@ -65,6 +70,10 @@ class Stage:
 
 class _End(Params):
     until: Where
+
+
+class _Held(Params):
+    where: Where
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,16 +161,6 @@ class Recipe:
         return f"{self.name}.stage_{number}.{self.stages[number - 1].label}"
 
 
-def is_object(param: object) -> bool:
-    """Say whether a param is an object of Python, which a text cannot hold."""
-    return not isinstance(param, str | int | float | list | tuple | Mapping | None)
-
-
-def _sealed(params: Mapping[str, Any]) -> SealedDict:
-    data = {name: value for name, value in params.items() if not is_object(value)}
-    return SealedDict({**params, **sealed(data)})
-
-
 def as_policy(given: Policy | Mapping[str, Any] | None) -> Policy | None:
     """Give the policy that a stage holds. Raises RecipeError with all that is wrong with it."""
     if given is None:
@@ -178,6 +177,17 @@ def as_policy(given: Policy | Mapping[str, Any] | None) -> Policy | None:
 def _as_call() -> Any:
     """Give the module that runs recipes for trees; it knows recipes, and cannot be known here."""
     return import_module("mergepoint.streams.recipe_call")
+
+
+def _kept(value: Any) -> Any:
+    """Give params sealed; what is no JSON data, such as a function or a retriever, as it is."""
+    if isinstance(value, Mapping):
+        return SealedDict({key: _kept(item) for key, item in value.items()})
+    if isinstance(value, list | tuple):
+        return SealedList(_kept(item) for item in value)
+    if value is None or isinstance(value, str | int | float):
+        return sealed(value)
+    return value
 
 
 def concurrency_problem(given: object) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,12 @@ from mergepoint.core.errors import MergepointError, RecipeError
 from mergepoint.streams.gather import Gather
 from mergepoint.streams.params import Params, check_params
 from mergepoint.streams.rails import Rails
-from mergepoint.streams.recipe import Recipe, Stage, as_policy, is_object
+from mergepoint.streams.recipe import Recipe, Stage, as_policy
 from mergepoint.streams.sealed import plain
-from mergepoint.streams.where import Where
+from mergepoint.streams.where import Where, as_data
 from mergepoint.tree.budget import LIMITS, as_budget
 from mergepoint.tree.policy import Policy, Retry
-from mergepoint.tree.strict_yaml import Document, YamlError, dump, load, load_file
+from mergepoint.tree.strict_yaml import Document, YamlError, dump, load, load_file, refusals
 
 
 class BudgetFields(Params):
@@ -51,6 +51,9 @@ class StageFields(Params):
 
     type: str = Field(description="the name of a block or of a recipe")
     params: dict[str, JsonValue] = Field(default={}, description="what the block is told")
+    where: Where | None = Field(
+        default=None, description="only Things for which this holds; others pass it by"
+    )
     batch: Gather | None = Field(default=None, description="work on batches, one after the other")
     concurrency: int | None = Field(default=None, description="so many Things at once")
     model: str | None = Field(default=None, description="provider:name, in place of the run's")
@@ -123,8 +126,8 @@ def recipe_to_yaml(recipe: Recipe) -> str:
     data |= {"knobs": plain(recipe.knobs)} if recipe.knobs else {}
     data |= {"needs": list(recipe.needs)} if recipe.needs else {}
     data |= {"concurrency": recipe.concurrency} if recipe.concurrency != 1 else {}
-    data |= {"until": _plain(recipe.until)} if recipe.until is not None else {}
-    data |= {"rails": _plain(recipe.rails)} if recipe.rails != Rails() else {}
+    data |= {"until": as_data(recipe.until)} if recipe.until is not None else {}
+    data |= {"rails": as_data(recipe.rails)} if recipe.rails != Rails() else {}
     return dump({**data, "stages": [_stage_data(stage) for stage in recipe.stages]})
 
 
@@ -147,12 +150,13 @@ def _recipe(document: Document) -> Recipe:
 
 
 def _stage(document: Document, number: int, given: StageFields, faults: list[str]) -> Stage:
-    about: dict[str, Any] = {name: getattr(given, name) for name in ("params", "batch", "model")}
-    policy = None if given.policy is None else given.policy.model_dump(exclude_unset=True)
+    about: dict[str, Any] = {
+        name: getattr(given, name) for name in ("params", "where", "batch", "model")
+    }
     for name, made in (
         ("concurrency", given.concurrency),
         ("budget", given.budget),
-        ("policy", policy),
+        ("policy", _policy_of(given)),
     ):
         try:
             about[name] = _limits(made) if isinstance(made, BaseModel) else made
@@ -164,6 +168,19 @@ def _stage(document: Document, number: int, given: StageFields, faults: list[str
     return Stage(given.type, **about)
 
 
+def stage_of(given: StageFields) -> Stage:
+    """Give the stage that fields describe. Raises RecipeError."""
+    about: dict[str, Any] = {
+        name: getattr(given, name) for name in ("params", "where", "batch", "concurrency", "model")
+    }
+    budget = None if given.budget is None else _limits(given.budget)
+    return Stage(given.type, budget=budget, policy=_policy_of(given), **about)
+
+
+def _policy_of(given: StageFields) -> Any:
+    return None if given.policy is None else given.policy.model_dump(exclude_unset=True)
+
+
 def _limits(given: BaseModel) -> Any:
     return as_budget(given.model_dump(exclude_unset=True))
 
@@ -173,15 +190,16 @@ def _wordless(stage: Stage) -> Iterator[str]:
         yield "its type is an object; register it, and give its name"
     if stage.model is not None and not isinstance(stage.model, str):
         yield "its model is an object; give 'provider:name'"
-    for name, value in stage.params.items():
-        if is_object(value):
-            yield f"its param {name!r} is an object; give what a text can hold"
+    for at, problem in refusals(plain(stage.params)):
+        where = ".".join(map(str, ("params", *at)))
+        yield f"{where}: {problem}; where it takes an object, give 'module:name'"
 
 
 def _stage_data(stage: Stage) -> dict[str, Any]:
     data: dict[str, Any] = {"type": stage.type}
     data |= {"params": plain(stage.params)} if stage.params else {}
-    data |= {"batch": _plain(stage.batch)} if stage.batch is not None else {}
+    data |= {"where": as_data(stage.where)} if stage.where is not None else {}
+    data |= {"batch": as_data(stage.batch)} if stage.batch is not None else {}
     data |= {"concurrency": stage.concurrency} if stage.concurrency is not None else {}
     data |= {"model": stage.model} if stage.model is not None else {}
     if (budget := as_budget(stage.budget)) is not None:
@@ -201,12 +219,3 @@ def _policy_data(policy: Policy) -> dict[str, Any]:
         told = retry.attempts if retry == Retry(retry.attempts) else dataclasses.asdict(retry)
     given = {"retry": told, "timeout": policy.timeout}
     return {name: value for name, value in given.items() if value is not None}
-
-
-def _plain(value: Any) -> Any:
-    """Give what pydantic holds as the data that it was read from."""
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json", exclude_unset=True)
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mergepoint.streams.flow.each import each
-from mergepoint.streams.planned import PlannedRecipe
+from mergepoint.streams.motion import Motion
+from mergepoint.streams.planned import ROUND, PlannedRecipe
 from mergepoint.streams.reading import canonical
-from mergepoint.streams.stops import Stops
 from mergepoint.streams.thing import Thing, stamp
 from mergepoint.streams.where import holds
 
 ENDED: Final = frozenset({"converged", "done", "stuck", "failed"})
-_TOLD: Final = ("iteration", "stopped")
 
 Body = Callable[[AsyncIterator[Thing]], AsyncIterator[Thing]]
 
@@ -39,7 +38,7 @@ class _Progress:
         elif self.best is not None:
             self.since += 1
         for thing in things:
-            told = {key: value for key, value in thing.props.items() if key not in _TOLD}
+            told = {key: value for key, value in thing.props.items() if key not in ROUND}
             state = canonical([thing.content, told])
             same = self.seen.get(thing.id) == state
             self.still[thing.id] = self.still.get(thing.id, 0) + 1 if same else 0
@@ -47,13 +46,13 @@ class _Progress:
 
 
 async def rounds(
-    planned: PlannedRecipe, items: Sequence[Thing], body: Body, stops: Stops
+    planned: PlannedRecipe, items: Sequence[Thing], body: Body, motion: Motion
 ) -> AsyncGenerator[Thing, None]:
     """Give each Thing of a cohort when its rounds are over, with `iteration` and `stopped`.
 
     Over is a Thing whose status is converged, done, stuck or failed, or for which `until` holds.
     The rails end the rounds of the others: `max_iterations`; `patience` rounds in which the best
-    score of the cohort was not beaten, or the Thing stayed as it was; a budget.
+    score of the cohort was not beaten, or the Thing stayed as it was; a budget; a deadline.
     """
     recipe, rails = planned.recipe, planned.rails
     progress, going = _Progress(), list(items)
@@ -68,7 +67,7 @@ async def rounds(
         if not left:
             return
         progress.round(left)
-        ended = _railed(left, number, planned, progress, stops)
+        ended = _railed(left, number, planned, progress, motion)
         for thing in left:
             if reason := ended.get(thing.id, ""):
                 yield _leaves(planned, thing, number, reason)
@@ -85,11 +84,13 @@ def _over(thing: Thing, until: Any) -> str:
 
 
 def _railed(
-    left: Sequence[Thing], number: int, planned: PlannedRecipe, progress: _Progress, stops: Stops
+    left: Sequence[Thing], number: int, planned: PlannedRecipe, progress: _Progress, motion: Motion
 ) -> dict[str, str]:
     """Give why the rounds of Things end, by id; those that go on are not in it."""
     rails = planned.rails
-    everyone = ""
+    everyone, stops = "", motion.stops
+    if not stops.all and (late := motion.over(motion.place(planned.prefix).recipes)) is not None:
+        stops.note(planned.prefix, late)  # rounds that never wait pass no timer
     if stops.all:
         everyone = stops.reason
     elif rails.patience is not None and progress.since >= rails.patience:

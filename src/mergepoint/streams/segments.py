@@ -16,8 +16,14 @@ Unit = PlannedStage | PlannedRecipe
 
 
 def is_whole(planned: Unit) -> bool:
-    """Say whether it is worked on as a whole: a block; a recipe with rounds, or by item."""
-    return isinstance(planned, PlannedStage) or planned.recipe.recurrent or planned.recipe.each
+    """Say whether it is worked on as a whole: a block, or a recipe whose stages are not in a row.
+
+    That is one with rounds, by item, for some Things only, or with a time of its own.
+    """
+    if isinstance(planned, PlannedStage):
+        return True
+    recipe, timed = planned.recipe, planned.rails.deadline is not None
+    return recipe.recurrent or recipe.each or planned.where is not None or timed
 
 
 def units(planned: Unit) -> Iterator[Unit]:

@@ -73,7 +73,10 @@ async def _made_of_batches(
 ) -> AsyncGenerator[Any, None]:
     try:
         async for members in batches:
-            async with aclosing(_made(kind, _stream(members), params, ctx)) as made:
+            async with (
+                aclosing(_stream(members)) as batch,
+                aclosing(_made(kind, batch, params, ctx)) as made,
+            ):
                 async for thing in made:
                     yield thing
     finally:
@@ -97,6 +100,6 @@ async def _made(
         ctx.maps.clear()
 
 
-async def _stream(members: Sequence[Thing]) -> AsyncIterator[Thing]:
+async def _stream(members: Sequence[Thing]) -> AsyncGenerator[Thing, None]:
     for member in members:
         yield member

@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from mergepoint.core.errors import BudgetExceeded, RailError
+
+
+class Stopped(RailError):
+    """A rail of time that ended a part of a recipe: `rail` is deadline or deadlock."""
+
+    def __init__(self, rail: str, problem: str) -> None:
+        super().__init__(problem)
+        self.rail = rail
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.rail, str(self)), self.__dict__
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +39,11 @@ class Stops:
 
     def note(self, stage_id: str, error: RailError) -> None:
         """Take down that a rail ended a stage."""
-        rail = error.kind if isinstance(error, BudgetExceeded) else "rail"
+        rail = "rail"
+        if isinstance(error, BudgetExceeded):
+            rail = error.kind
+        elif isinstance(error, Stopped):
+            rail = error.rail
         self.all.append(Stop(rail, stage_id, str(error)))
 
     @property

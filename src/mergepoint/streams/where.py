@@ -15,7 +15,15 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Discriminator, Field, JsonValue, Tag, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    Discriminator,
+    Field,
+    JsonValue,
+    Tag,
+    model_validator,
+)
 
 from mergepoint.streams.params import Params
 from mergepoint.streams.reading import CONTENT, number
@@ -88,6 +96,32 @@ def read_props(where: Where | None) -> list[str]:
     lines = where if isinstance(where, list) else [where or {}]
     names = dict.fromkeys(name for line in lines for name in line)
     return [name for name in names if name != CONTENT]
+
+
+def asked_for(where: Where | None) -> list[str]:
+    """Give the props without which no line of a condition could hold or fail by itself.
+
+    A prop of which only is asked whether it is there, or isn't something, may be missing; and any
+    block may say by `status` and `reason` that it failed.
+    """
+    lines = where if isinstance(where, list) else [where or {}]
+    may_miss = {"exists", "isnt"}
+    names = dict.fromkeys(
+        name
+        for line in lines
+        for name, test in line.items()
+        if not (isinstance(test, Check) and test.model_fields_set <= may_miss)
+    )
+    return [name for name in names if name not in (CONTENT, "status", "reason")]
+
+
+def as_data(value: Any) -> Any:
+    """Give what pydantic holds as the data that it was read from."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", exclude_unset=True)
+    if isinstance(value, Mapping):
+        return {key: as_data(item) for key, item in value.items()}
+    return [as_data(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _line_holds(name: str, line: Line, thing: Thing) -> bool:

@@ -147,17 +147,20 @@ class Growth(Sayings):
         self._rounds //= most
         if isinstance(until, str) or (isinstance(until, Rounds) and until.of == "key"):
             after |= {until if isinstance(until, str) else until.key}
-        merge, key = self._exit(responds=any(map(self._responds, nodes)))
+        skips = self.choice.chance(20)
+        merge, key = self._exit(responds=not skips and any(map(self._responds, nodes)))
         raises = (ends or self.broken) and self.choice.chance(60)
         loop = Loop(
             nodes,
             until=until,
+            may_skip=skips,
             max_iterations=most,
             on_exhausted="raise" if raises else "keep",
             name=name,
             merge=merge,
             capture_key=key,
         )
+        after = there if skips else after
         return loop, after | {key} if key else after
 
     def _until(self, nodes: list[Node], taken: set[str], most: int) -> tuple[Until, bool]:
@@ -200,6 +203,8 @@ class Growth(Sayings):
         if node.merge == "none" or isinstance(node, Gate):
             return False
         own = children(node, "")
+        if isinstance(node, Loop) and node.may_skip:
+            return False
         return not _is_container(node) or any(self._responds(child) for _, child in own)
 
     def _exit(self, *, responds: bool, always: bool = False) -> tuple[MergeMode, str | None]:

@@ -189,6 +189,7 @@ class _ReadCheck:
     inputs: frozenset[str]
     path_of: dict[str, str]
     faults: list[Fault] = field(default_factory=list)
+    unsure: frozenset[str] = frozenset()
 
     def visit(self, node: Node, path: str, there: frozenset[str]) -> list[Fault]:
         self._visit(node, path, there)
@@ -201,6 +202,9 @@ class _ReadCheck:
         beside = isinstance(node, Block) and node.parallel
         for child_path, child in children(node, path):
             after |= self._visit(child, child_path, there if beside else after)
+        if isinstance(node, Loop) and node.may_skip:
+            self.unsure |= after - there
+            after = there
         return after | {node.capture_key} if node.capture_key is not None else after
 
     def _read(self, path: str, keys: Iterable[str], there: frozenset[str]) -> None:
@@ -208,9 +212,12 @@ class _ReadCheck:
             if key in there:
                 continue
             if key in self.path_of:
+                when = "only later or beside it"
+                if key in self.unsure:
+                    when = "in a loop that may be skipped"
                 problem = (
-                    f"reads {key!r}, which is written only later or beside it, at "
-                    f"{self.path_of[key]}; move the reader behind its exit, or give a default"
+                    f"reads {key!r}, which is written {when}, at {self.path_of[key]}; "
+                    "move the reader behind its exit, or give a default"
                 )
             else:
                 known = [*sorted(self.inputs), *self.path_of]

@@ -45,7 +45,7 @@ class Engine(Protocol):
         ...
 
     async def holds(self, loop: Loop, path: str, view: Messages, number: int) -> bool:
-        """Say whether a loop ends after this iteration, counted from 1."""
+        """Say whether a loop ends after this iteration, counted from 1; 0 is before the first."""
         ...
 
     async def fork(self, branches: Sequence[Branch]) -> Sequence[Messages]:
@@ -100,6 +100,8 @@ async def _held_back(gate: Gate, path: str, base: Messages, engine: Engine) -> M
 
 async def _repeated(loop: Loop, path: str, base: Messages, engine: Engine) -> Messages:
     made: Messages = State()
+    if loop.may_skip and await engine.holds(loop, path, base, 0):
+        return made
     for number in range(1, loop.max_iterations + 1):
         at = join(path, iteration_name(number))
         try:

@@ -27,7 +27,8 @@ class Gate:
     under its `capture_key`. Trying again is a Loop around it.
 
     `decide` answers in place of a person: a function of a Question that gives a Decision, or what
-    `Decision.of` takes. Without it the run's own answerer is asked, then LangGraph's `interrupt`.
+    `Decision.of` takes. Without it, or where it gives None, the run's own answerer is asked, then
+    LangGraph's `interrupt`.
 
     Raises TreeError (a ValueError) that lists everything that is wrong with the gate.
     """

@@ -29,7 +29,8 @@ class Loop:
     It means `Block(merge)[iteration_01: Block(all_messages, nodes), iteration_02: ...]`: its own
     merge acts once, at its exit. After each iteration `until` is looked at: an output's key, or a
     function of a PromptContext that gives a bool. Under a key stands a bool, or what a gate
-    captured, which holds unless it was rejected; a key that nobody wrote does not hold yet.
+    captured, which holds unless it was rejected; a key that nobody wrote does not hold yet. With
+    `may_skip` it is looked at before the first iteration too: where it holds, nothing is run.
 
     After `max_iterations` without it the loop raises RailError, or with `on_exhausted="keep"`
     goes on with what there is.
@@ -44,6 +45,7 @@ class Loop:
     until: Until
     max_iterations: int = 10
     on_exhausted: Literal["raise", "keep"] = "raise"
+    may_skip: bool = False
     name: str | None = None
     merge: MergeMode = "all_messages"
     capture_key: str | None = None
@@ -62,6 +64,7 @@ class Loop:
             _until_problem(self.until),
             _most_problem(self.max_iterations),
             _exhausted_problem(self.on_exhausted),
+            None if isinstance(self.may_skip, bool) else f"may_skip={self.may_skip!r} is no bool",
             None if isinstance(self.meta, Mapping) else f"meta is a mapping, not {self.meta!r}",
         ]
         budget, problems = budget_of(self.budget)

@@ -53,6 +53,8 @@ def outline(node: Node, path: str | None = None) -> dict[str, Any]:
         shape["until"] = node.until if isinstance(node.until, str) else None
         shape["max_iterations"] = node.max_iterations
         shape["on_exhausted"] = node.on_exhausted
+        if node.may_skip:
+            shape["may_skip"] = True
     shape["nodes"] = [outline(child, at) for at, child in children(node, path)]
     return shape
 
@@ -77,6 +79,7 @@ def from_outline(shape: Mapping[str, Any]) -> Node:
             until=shape["until"] or untold,
             max_iterations=shape["max_iterations"],
             on_exhausted=shape["on_exhausted"],
+            may_skip=shape.get("may_skip", False),
             **fields,
         )
     return Block(nodes, parallel=shape.get("parallel", False), **fields)

@@ -380,6 +380,7 @@ _FIELDS: Final[Mapping[type[Node], Mapping[str, _Read]]] = {
         "until": _key,
         "max_iterations": _as_it_is,
         "on_exhausted": _as_it_is,
+        "may_skip": _switch,
         "merge": _as_it_is,
         "capture_key": _text,
         "budget": _budget,

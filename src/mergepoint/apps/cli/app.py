@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from mergepoint.apps.cli import demo, graph, listing, resume, run, show
+from mergepoint.apps.cli.chat import chat
 from mergepoint.apps.cli.errors import REFUSED
 from mergepoint.apps.cli.guard import GuardedGroup
 from mergepoint.apps.cli.output import put
@@ -20,10 +21,15 @@ from mergepoint.apps.cli.recipe import show as show_recipe
 from mergepoint.apps.cli.runs import check, export, repair, tail
 from mergepoint.apps.cli.runs import list as list_runs
 from mergepoint.apps.cli.runs import show as show_run
+from mergepoint.apps.cli.session import check as check_session
+from mergepoint.apps.cli.session import export as export_session
+from mergepoint.apps.cli.session import list as list_sessions
+from mergepoint.apps.cli.session import repair as repair_session
+from mergepoint.apps.cli.session import show as show_session
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 the run failed; 2 it was asked for in a way that cannot be done, and "
-    "nothing was run; 3 'runs check' found something wrong; 4 the run waits for a decision at a "
+    "nothing was run; 3 a check found something wrong; 4 the run waits for a decision at a "
     "gate; 130 interrupted, or declined; 141 the reader of the output is gone."
 )
 
@@ -96,6 +102,8 @@ _add("resume", resume.resume, "Go on with a run that did not end.", resume.EXAMP
 _add("show", show.show, "Show what a call saw, and where its answer went.", show.EXAMPLES)
 _add("list", listing.list_, "List the graphs that come along.", listing.EXAMPLES)
 
+_add("chat", chat.chat, "Talk with an agent that writes and runs programs.", chat.EXAMPLES)
+
 runs = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 
@@ -114,6 +122,24 @@ _add("check", check.check, "Say what is wrong with runs.", check.EXAMPLES, to=ru
 _add("repair", repair.repair, "Cut a damaged journal to what is good.", repair.EXAMPLES, to=runs)
 _add("export", export.export, "Give the transcript of a journal.", export.EXAMPLES, to=runs)
 app.add_typer(runs, name="runs", short_help="See, check, repair and export runs.")
+
+sessions = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+
+
+@sessions.callback(epilog=_epilog((*list_sessions.EXAMPLES[:1], *show_session.EXAMPLES[:2])))
+def _sessions(ctx: typer.Context) -> None:
+    """List, show, export, check and repair sessions."""
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help(), err=True)
+        raise typer.Exit(REFUSED)
+
+
+_add("list", list_sessions.list_, "List the sessions.", list_sessions.EXAMPLES, to=sessions)
+_add("show", show_session.show, "Show a session.", show_session.EXAMPLES, to=sessions)
+_add("export", export_session.export, "Give it as YAML.", export_session.EXAMPLES, to=sessions)
+_add("check", check_session.check, "Say what is wrong.", check_session.EXAMPLES, to=sessions)
+_add("repair", repair_session.repair, "Keep what is good.", repair_session.EXAMPLES, to=sessions)
+app.add_typer(sessions, name="session", short_help="List, show, check and repair sessions.")
 
 recipes = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 

@@ -34,6 +34,18 @@ def journals(ctx: typer.Context, incomplete: str) -> list[str]:
     return [name for name in (LAST, *_ids(ctx.params, (JOURNAL,))) if name.startswith(incomplete)]
 
 
+def sessions(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Give `last` and the ids of the sessions, the one that was written last first."""
+    from mergepoint.session.sessions_at import sessions_at
+
+    try:
+        there = sessions_at(str(ctx.params.get("sessions") or "sessions")).sessions()
+    except (MergepointError, OSError):
+        there = []
+    names = (LAST, *(one.session_id for one in there))
+    return [name for name in names if name.startswith(incomplete)]
+
+
 def paths(ctx: typer.Context, incomplete: str) -> list[str]:
     """Give the paths of the calls in the run that was named before."""
     try:

@@ -16,10 +16,10 @@ EXAMPLES = ("mergepoint list", "mergepoint list --json | jq -r .[].name")
 
 
 def list_(*, json: JsonOption = False, traceback: TracebackOption = False) -> None:
-    """List the graphs that come along, with their calls and inputs."""
+    """List the graphs and examples of recipes that come along, with their calls and inputs."""
     from mergepoint.apps.cli.output import put, put_json, tell
 
-    found = list(_graphs())
+    found = [*_graphs(), *_recipes()]
     if json:
         put_json([facts for facts, _ in found])
         return
@@ -51,6 +51,17 @@ def _graphs() -> Iterator[tuple[dict[str, Any], str]]:
         }
         takes = ", ".join(_input_text(given) for given in inputs) or "none"
         yield facts, f"{name}\n  {line}\n  {_calls(tree)}; inputs: {takes}"
+
+
+def _recipes() -> Iterator[tuple[dict[str, Any], str]]:
+    from mergepoint.apps.targets import recipe_graphs
+    from mergepoint.streams.recipe_yaml import load_recipe
+
+    for name, file in recipe_graphs().items():
+        recipe = load_recipe(file)
+        facts = {"name": name, "about": recipe.about, "recipe": recipe.name, "calls": recipe.calls}
+        calls = f"a recipe, {recipe.calls} calls: mergepoint recipe run {name}"
+        yield facts, f"{name}\n  {recipe.about}\n  {calls}"
 
 
 def _numbers(tree: Node) -> dict[str, int]:

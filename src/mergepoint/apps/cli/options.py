@@ -282,3 +282,11 @@ TracebackOption = Annotated[
         show_default=False,
     ),
 ]
+SessionsOption = Annotated[
+    str,
+    typer.Option(
+        metavar="DIR|URL",
+        help="Where sessions are kept: a folder, or the URL of a database.",
+        rich_help_panel=_WRITE,
+    ),
+]

@@ -93,6 +93,13 @@ def put(text: str) -> None:
     _write(shown.encode(encoding, "backslashreplace").decode(encoding) + "\n")
 
 
+def put_piece(text: str) -> None:
+    """Write a piece of a line to stdout, as `put` writes a line."""
+    shown = printable(text) if sys.stdout.isatty() else text
+    encoding = sys.stdout.encoding or "utf-8"
+    _write(shown.encode(encoding, "backslashreplace").decode(encoding))
+
+
 def put_row(text: str) -> None:
     """Write a row to stdout; on a terminal it ends where the line does."""
     width = max(20, shutil.get_terminal_size().columns)

@@ -23,7 +23,8 @@ Phase = Literal["waiting", "running", "done", "failed", "left out"]
 class Part:
     """A node of the tree, with the sums over the calls in it, of models and of functions.
 
-    A loop has as many parts as iterations began, at least one; `said` is what a person decided.
+    A loop has as many parts as iterations began, at least one unless it may be skipped; `said` is
+    what a person decided.
     """
 
     path: str
@@ -58,14 +59,15 @@ class Part:
         if self.left_out and not self.parts:
             return "left out"
         ended = self.done + self.left_out
-        if ended >= self.calls or (ended and self.over):
+        skipped = isinstance(self.node, Loop) and not self.parts
+        if (ended >= self.calls and not skipped) or (self.over and (ended or skipped)):
             return "done"
         return "running" if ended else "waiting"
 
     @property
     def most(self) -> int:
         """Give how many calls there can be in all; more than `calls` while a loop may go on."""
-        if self.over or not self.parts:
+        if self.over or isinstance(self.node, Step | Call):
             return self.calls
         known = sum(part.most for part in self.parts)
         if isinstance(self.node, Loop):
@@ -188,7 +190,9 @@ class Watch:
 
     def _part(self, node: Node, path: str, parent: Part | None) -> Part:
         part = self._by_path[path] = Part(path, parent, node)
-        part.parts = [self._part(child, at, part) for at, child in children(node, path)]
+        skips = isinstance(node, Loop) and node.may_skip
+        own = [] if skips else children(node, path)
+        part.parts = [self._part(child, at, part) for at, child in own]
         is_leaf = isinstance(node, Step | Call)
         part.calls = 1 if is_leaf else sum(child.calls for child in part.parts)
         return part

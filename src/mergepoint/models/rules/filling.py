@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mergepoint.core.errors import StepError
@@ -21,9 +21,31 @@ from mergepoint.models.rules.reading import (
     word_set,
     words_of,
 )
-from mergepoint.models.rules.task import subject_words
+from mergepoint.models.rules.stage import Stage, stage_of
+from mergepoint.models.rules.staged import (
+    better,
+    chosen,
+    follow_up,
+    parts_of,
+    passes,
+    reason,
+    share,
+)
+from mergepoint.models.rules.task import how_many, subject_words
 from mergepoint.models.rules.verbs import Kind
 from mergepoint.models.rules.writing import answer, answer_as
+
+_STAGED: Mapping[str, Callable[[Stage], Any]] = {
+    "score": lambda stage: round(100 * share(stage), 1),
+    "winner": better,
+    "verdict": lambda stage: "pass" if passes(stage) else "fail",
+    "choice": chosen,
+    "parts": lambda stage: parts_of(stage, how_many(stage.instruction, 3)),
+    "enough": lambda stage: bool(stage.items("notes")),
+    "follow_up": follow_up,
+    "reason": reason,
+}
+"""What the answers of blocks hold, by name."""
 
 DEEPEST = 8
 """Levels of nesting down to which lists of objects get an item; below they stay empty."""
@@ -61,7 +83,8 @@ class _Filling:
 
     def __init__(self, root: Schema, conversation: Conversation) -> None:
         self._root = root
-        self._conversation = conversation
+        self._stage = stage_of(conversation)
+        self._conversation = conversation if self._stage is None else self._stage.conversation
 
     def value(self, schema: Schema, name: str, depth: int) -> Any:
         if depth > 2 * DEEPEST:
@@ -110,7 +133,19 @@ class _Filling:
     def _object(self, schema: Schema, depth: int) -> dict[str, Any]:
         required = schema.get("required", ())
         properties: Mapping[str, Schema] = schema.get("properties", {})
-        return {name: self.value(properties.get(name, {}), name, depth + 1) for name in required}
+        stage = self._stage
+        told = (
+            {}
+            if stage is None
+            else {name: _STAGED[name](stage) for name in _STAGED.keys() & {*properties}}
+        )
+        wanted = [*required, *(name for name in properties if name in told)]
+        return {
+            name: told[name]
+            if name in told
+            else self.value(properties.get(name, {}), name, depth + 1)
+            for name in dict.fromkeys(wanted)
+        }
 
     def _array(self, schema: Schema, name: str, depth: int) -> list[Any]:
         if "prefixItems" in schema:

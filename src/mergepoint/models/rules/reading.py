@@ -15,6 +15,9 @@ from mergepoint.models.rules.verbs import ASKING, MAKING, NOUNS, VERBS
 
 T = TypeVar("T")
 
+SAID = "What was said here:"
+"""How an answer begins that was found in the conversation."""
+
 LONGEST = 20_000
 """Characters of one message that are read; the rest is passed over, so that a call stays cheap."""
 

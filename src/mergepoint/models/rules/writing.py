@@ -19,6 +19,7 @@ from mergepoint.models.rules.picture import (
     subject_of,
 )
 from mergepoint.models.rules.reading import (
+    SAID,
     Conversation,
     capital,
     content_words,
@@ -30,6 +31,8 @@ from mergepoint.models.rules.reading import (
     word_set,
     words_of,
 )
+from mergepoint.models.rules.stage import stage_of
+from mergepoint.models.rules.staged import staged
 from mergepoint.models.rules.task import (
     how_many,
     is_instruction,
@@ -81,6 +84,8 @@ _OUTLINE = (
 
 def answer(conversation: Conversation) -> str:
     """Give the answer to a conversation. It is never blank."""
+    if (stage := stage_of(conversation)) is not None:
+        return staged(stage, answer)
     text = answer_as(kind_of(conversation.task), conversation)
     limit = word_limit(instructions(conversation.task))
     return _limited(text, limit) if limit is not None else text
@@ -212,10 +217,10 @@ def _question(conversation: Conversation) -> str:
             text = material(text)  # noqa: PLW2901  (the question does not answer itself)
         for part in sentences(text):
             found = len(wanted.intersection(content_words(part)))
-            if found > shared and not part.endswith("?"):
+            if found > shared and not part.endswith("?") and not part.startswith("#"):
                 best, shared = part, found
     if best:
-        return f"What was said here: {best}"
+        return f"{SAID} {best}"
     asked = subject_words(conversation.task)
     if not asked or asked[0] in _GREETINGS:
         return INTRODUCTION

@@ -27,7 +27,7 @@ class Annotate(Asking):
     """Which props are read, and how they are asked for."""
 
     prompt: str = Field(
-        default="Read this and fill in what is asked for.\n\n{{ content }}",
+        default="Read this and fill in what is asked for.\n\n<text>\n{{ content }}\n</text>",
         description="asks for the fields",
     )
     fields: dict[str, Type | list[str]] = Field(

@@ -15,7 +15,7 @@ from mergepoint.streams.thing import Thing
 
 PROMPT = (
     "Revise the following text by the feedback.\n\n"
-    "Text:\n{{ content }}\n\nFeedback:\n{{ feedback }}"
+    "<text>\n{{ content }}\n</text>\n\n<feedback>\n{{ feedback }}\n</feedback>"
 )
 
 

@@ -19,7 +19,7 @@ from mergepoint.streams.thing import Thing
 
 PROMPT = (
     "Which of the two texts is better? Answer with first or second, and the reason.\n\n"
-    "First:\n{{ first }}\n\nSecond:\n{{ second }}"
+    "<first>\n{{ first }}\n</first>\n\n<second>\n{{ second }}\n</second>"
 )
 _FILLED = ("first", "second")
 

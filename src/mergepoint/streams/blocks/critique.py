@@ -14,7 +14,7 @@ from mergepoint.streams.thing import Thing
 
 PROMPT = (
     "Judge the following text. Score it from 0 to 100, higher is better, and say in a few words "
-    "what should be done better.\n\n{{ content }}"
+    "what should be done better.\n\n<text>\n{{ content }}\n</text>"
 )
 
 

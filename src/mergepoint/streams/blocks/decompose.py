@@ -16,7 +16,7 @@ from mergepoint.streams.thing import Thing
 
 PROMPT = (
     "Break the following into at most {{ most }} parts that can be worked on one by one, in the "
-    "order in which they should be.\n\n{{ content }}"
+    "order in which they should be.\n\n<task>\n{{ content }}\n</task>"
 )
 
 

@@ -15,6 +15,7 @@ from mergepoint.streams.block_error import BlockError
 from mergepoint.streams.bm25 import BM25, K1, B
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.documents import Document, Split, documents_in, split
+from mergepoint.streams.named import NAMED
 from mergepoint.streams.params import Params
 from mergepoint.streams.reading import CONTENT, failed, value
 from mergepoint.streams.retriever import loaded, retriever_problem
@@ -38,7 +39,7 @@ class Retrieve(Params):
         default=None, description="a folder of texts to search in, with BM25"
     )
     retriever: Annotated[
-        Any, AfterValidator(_retriever), WithJsonSchema({"type": ["string", "null"]})
+        Any, AfterValidator(_retriever), NAMED, WithJsonSchema({"type": ["string", "null"]})
     ] = Field(
         default=None, description="a LangChain retriever: in Python itself, in YAML `module:name`"
     )

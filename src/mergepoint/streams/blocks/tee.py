@@ -38,6 +38,6 @@ async def tee(items: AsyncIterator[Thing], params: Tee, ctx: BlockContext) -> As
     """
     async for thing in items:
         children = [ctx.child(thing, number) for number in range(len(params.branches))]
-        marks = group_marks(ctx.next_id(), children)
+        marks = group_marks(thing.id, children)
         for child, branch in zip(children, params.branches, strict=True):
             yield child.plus(marks, branch=branch, group_key=thing.id)

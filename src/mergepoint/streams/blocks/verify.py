@@ -15,7 +15,7 @@ from mergepoint.streams.thing import Thing
 
 PROMPT = (
     "Check whether the following is right. Answer with the verdict pass or fail, and the "
-    "reason.\n\n{{ content }}"
+    "reason.\n\n<text>\n{{ content }}\n</text>"
 )
 
 

@@ -14,6 +14,7 @@ T = TypeVar("T")
 class Intake(Generic[T]):
     """An input, for one `async with`, which gives its iterator and closes it.
 
+    It is `closing` as soon as that has begun, for whatever reason.
     Raises TypeError for what is no async iterator.
     """
 
@@ -25,6 +26,7 @@ class Intake(Generic[T]):
             )
         self._items = items
         self._iterator: AsyncIterator[T] | None = None
+        self.closing = False
 
     async def __aenter__(self) -> AsyncIterator[T]:
         self._iterator = aiter(self._items)
@@ -36,6 +38,7 @@ class Intake(Generic[T]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.closing = True
         own = self._items if isinstance(self._items, Stream) else self._iterator
         close = getattr(own, "aclose", None)
         if close is not None:

@@ -30,7 +30,7 @@ class Lane(Generic[T]):
 
     def begin(self) -> None:
         """Begin to read."""
-        self._pump = Pump(self._read(), self._told)
+        self._pump = Pump(self._read(), self.intake, self._told)
 
     @property
     def over(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
 from mergepoint.streams.flow.ending import ended
+from mergepoint.streams.flow.intake import Intake
 
 
 class Pump:
@@ -16,8 +17,11 @@ class Pump:
     advanced and closed by one task. `told` is called when the work is over.
     """
 
-    def __init__(self, work: Coroutine[Any, Any, None], told: Callable[[], None]) -> None:
+    def __init__(
+        self, work: Coroutine[Any, Any, None], intake: Intake[Any], told: Callable[[], None]
+    ) -> None:
         self.stopping = False  # an input may swallow its cancellation and give another item
+        self._intake = intake
         self._task = asyncio.get_running_loop().create_task(work, name="pump")
         self._task.add_done_callback(lambda _: told())
 
@@ -37,7 +41,8 @@ class Pump:
         """
         late = not self._task.done()
         self.stopping = True
-        self._task.cancel()
+        if not self._intake.closing:  # else a first stop would reach it as a second one
+            self._task.cancel()
         try:
             await ended([self._task, *beside], outlasts=outlasts)
         finally:

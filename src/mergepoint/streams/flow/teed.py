@@ -53,7 +53,7 @@ class _Tee(Generic[T]):
 
     async def read(self, reader: _Reader[T]) -> AsyncGenerator[T, None]:
         """Give the items to one reader."""
-        pump = self._pump = self._pump or Pump(self._pull(), self._news.ring)
+        pump = self._pump = self._pump or Pump(self._pull(), self._intake, self._news.ring)
         try:
             while reader.items or not pump.over:
                 if reader.items:

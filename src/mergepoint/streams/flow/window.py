@@ -119,7 +119,7 @@ class Window(Generic[T, R]):
         self._create = loop.create_task
         if loop.get_task_factory() is None:  # what the loop does then, for a quarter less
             self._create = asyncio.Task
-        self._pump = Pump(self._pull(), self._news.ring)
+        self._pump = Pump(self._pull(), self._intake, self._news.ring)
 
     def _take(self, fan: _Fan) -> Any:
         if fan.ahead:

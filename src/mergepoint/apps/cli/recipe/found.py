@@ -18,15 +18,16 @@ if TYPE_CHECKING:
 
 def names() -> list[str]:
     """Give the recipes that come along, for the shell's completion."""
+    from mergepoint.apps.targets import recipe_graphs
     from mergepoint.streams.library import LIBRARY
 
-    return LIBRARY.names()
+    return [*LIBRARY.names(), *recipe_graphs()]
 
 
 RecipeArgument = Annotated[
     str,
     typer.Argument(
-        help="A recipe's name (see 'mergepoint recipe list'), or a YAML file.",
+        help="A recipe's name (see 'mergepoint recipe list'), a YAML file, or graphs/NAME.",
         metavar="RECIPE",
         autocompletion=names,
         show_default=False,
@@ -47,13 +48,18 @@ KnobOption = Annotated[
 def found(name: str) -> tuple[Recipe, Library]:
     """Give a recipe, and the library in which the recipes that it names are looked up.
 
-    A file's neighbours are in it too. Raises CommandError for a file that is not there, and
-    RecipeError for one that is no recipe.
+    A file's neighbours are in it too; a folder is the recipe.yaml in it. Raises CommandError for a
+    file that is not there, and RecipeError for one that is no recipe.
     """
+    from mergepoint.apps.targets import RECIPE_FILE, recipe_graphs
     from mergepoint.streams.library import LIBRARY, Library
     from mergepoint.streams.recipe_yaml import load_recipe
 
     path = Path(name)
+    if (path / RECIPE_FILE).is_file():
+        path /= RECIPE_FILE
+    elif example := recipe_graphs().get(name.rstrip("/")):
+        path = example
     if path.suffix not in (".yaml", ".yml"):
         return LIBRARY.find(name), LIBRARY
     if not path.is_file():

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from mergepoint.apps.cli.errors import CommandError
+from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.thing import Thing
+
+ITEMS_FILE = "items.txt"
 
 
 def read_items(texts: Sequence[str], files: Sequence[str]) -> list[Any]:
@@ -27,6 +30,13 @@ def read_items(texts: Sequence[str], files: Sequence[str]) -> list[Any]:
     if not items:
         raise CommandError("there are no items; give them as arguments, or by --items FILE")
     return items
+
+
+def items_beside(recipe: Recipe) -> list[str]:
+    """Give the file of example items beside a recipe's own file, in a list; or nothing."""
+    source = getattr(recipe.document, "source", "")
+    file = Path(source).with_name(ITEMS_FILE) if source else None
+    return [str(file)] if file is not None and file.is_file() else []
 
 
 def _lines(file: str) -> list[str]:

@@ -10,7 +10,9 @@ EXAMPLES = ("mergepoint recipe list", "mergepoint recipe list --json | jq -r '.[
 def list_(*, json: JsonOption = False, traceback: TracebackOption = False) -> None:
     """List the recipes: what each is for, and how many calls it makes for one item."""
     from mergepoint.apps.cli.output import put, put_json
+    from mergepoint.apps.targets import recipe_graphs
     from mergepoint.streams.library import LIBRARY
+    from mergepoint.streams.recipe_yaml import load_recipe
     from mergepoint.streams.sealed import plain
 
     recipes = [LIBRARY.find(name) for name in LIBRARY.names()]
@@ -28,7 +30,7 @@ def list_(*, json: JsonOption = False, traceback: TracebackOption = False) -> No
             ]
         )
         return
-    width = max(len(one.name) for one in recipes)
-    calls = max(len(one.calls) for one in recipes)
     for one in recipes:
-        put(f"{one.name:<{width}}  {one.calls:<{calls}}  {one.about}")
+        put(f"{one.name}\n  {one.about}\n  calls: {one.calls}")
+    for name, file in recipe_graphs().items():
+        put(f"{name}\n  {load_recipe(file).about}\n  an example; see its README.md")

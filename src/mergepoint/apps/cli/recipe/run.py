@@ -29,6 +29,7 @@ EXAMPLES = (
     "mergepoint recipe run self_consistency -i questions.txt --model openai:gpt-5-mini -k n=9",
     "cat questions.txt | mergepoint recipe run step_back -i - --json | jq -r .content",
     "mergepoint recipe run best_of_n 'A title, please.' --why '*' score",
+    "mergepoint recipe run graphs/research",
 )
 
 ItemsArgument = Annotated[
@@ -90,8 +91,9 @@ def run(
     from mergepoint.apps.cli.announce import had_model
     from mergepoint.apps.cli.homes import Homes
     from mergepoint.apps.cli.origin import origin_of
+    from mergepoint.apps.cli.output import tell
     from mergepoint.apps.cli.recipe.found import found, read_knobs
-    from mergepoint.apps.cli.recipe.items import read_items
+    from mergepoint.apps.cli.recipe.items import items_beside, read_items
     from mergepoint.apps.cli.recipe.running import Running
     from mergepoint.apps.cli.spending import read_budget, read_prices
 
@@ -109,5 +111,7 @@ def run(
         "library": library,
         **{way: home.named for way, home in origin.items()},
     }
+    if resume is None and not items and not file and (file := items_beside(asked)):
+        tell(f"No items are given; those of the example are taken: {file[0]}")
     given = None if resume is not None else read_items(items or (), file)
     Running(json=json, quiet=quiet, why=why).run(asked, given, options, wanted=wanted)

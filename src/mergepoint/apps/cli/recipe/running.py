@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
-import time
-from collections import Counter
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from mergepoint.apps.cli.output import count, put, tell, tell_fact
+from mergepoint.apps.cli.recipe.stages_live import StagesLive
 from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.recipe_run import RecipeRun, Wanted
 from mergepoint.streams.thing import Thing
-
-_PAUSE = 0.1  # seconds between two looks of the terminal
 
 
 @dataclass
@@ -26,21 +22,23 @@ class Running:
     json: bool
     quiet: bool
     why: tuple[str, str] | None
-    passed: Counter[str] = field(default_factory=Counter)
-    best: float | None = None
-    _told: float = 0.0
 
     def run(
         self, recipe: Recipe, items: Any, options: dict[str, Any], *, wanted: int | None
     ) -> None:
         """Run the recipe, and say at the end what it came to."""
-        run = RecipeRun.of(recipe, items, Wanted(**options, watch=self.watch))
-        things = asyncio.run(self._things(run, wanted))
-        self._clear()
-        if not self.quiet:
-            self._summary(run, things)
 
-    async def _things(self, run: RecipeRun, wanted: int | None) -> list[Thing]:
+        def watch(stage_id: str, thing: Thing) -> None:
+            live.note(stage_id, thing)
+
+        run = RecipeRun.of(recipe, items, Wanted(**options, watch=watch))
+        live = StagesLive(run, self.quiet)
+        with live.shown():
+            things = asyncio.run(self._things(run, wanted, live))
+        if not self.quiet:
+            self._summary(run, things, live)
+
+    async def _things(self, run: RecipeRun, wanted: int | None, live: StagesLive) -> list[Thing]:
         things: list[Thing] = []
         async with aclosing(run.stream()) as stream:
             while wanted is None or len(things) < wanted:
@@ -48,28 +46,9 @@ class Running:
                 if thing is None:
                     break
                 things.append(thing)
-                self._clear()
-                self._show(thing)
+                with live.aside():
+                    self._show(thing)
         return things
-
-    def watch(self, stage_id: str, thing: Thing) -> None:
-        """Take note of a Thing that left a stage; on a terminal show how many have."""
-        self.passed[stage_id] += 1
-        score = thing.props.get("score")
-        if isinstance(score, int | float):
-            self.best = score if self.best is None else max(self.best, score)
-        now = time.monotonic()
-        if not self.quiet and sys.stderr.isatty() and now - self._told > _PAUSE:
-            self._told = now
-            shown = "  ".join(f"{at.rpartition('.')[2]} {n}" for at, n in self.passed.items())
-            best = "" if self.best is None else f"  best {self.best:g}"
-            sys.stderr.write(f"\r\x1b[2K{(shown + best)[:78]}")
-            sys.stderr.flush()
-
-    def _clear(self) -> None:
-        if not self.quiet and sys.stderr.isatty():
-            sys.stderr.write("\r\x1b[2K")
-            sys.stderr.flush()
 
     def _show(self, thing: Thing) -> None:
         if self.json:
@@ -80,7 +59,7 @@ class Running:
         if self.why is not None and self.why[0] in ("*", thing.id):
             tell(str(thing.why(self.why[1])))
 
-    def _summary(self, run: RecipeRun, things: list[Thing]) -> None:
+    def _summary(self, run: RecipeRun, things: list[Thing], live: StagesLive) -> None:
         props = run.workflow(things).props
         tell()
         tell_fact("recipe", str(props["strategy"]))
@@ -89,11 +68,13 @@ class Running:
         tell_fact(
             "calls", f"{count(int(props['calls']), 'call')}, {props['tokens']:,} tokens{cost}"
         )
+        if live.best is not None:
+            tell_fact("best score", f"{live.best:g}")
         for stop in run.work.stops.all if run.work is not None else ():
             tell(str(stop), style="yellow")
         if run.folder is not None:
             tell_fact("journal", str(run.folder / "journal.jsonl"))
-        if any("mergepoint:offline" in entry.model for thing in things for entry in thing.history):
+        if any(record.model == "mergepoint:offline" for record in run.journal.records):
             tell(
                 "The offline model answered. It is not a language model: ask for one with --model."
             )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from mergepoint.apps.cli.options import TracebackOption
 from mergepoint.apps.cli.recipe.found import KnobOption, RecipeArgument
 
@@ -21,18 +23,32 @@ def show(
     from mergepoint.streams.plan import plan
 
     wanted, library = found(recipe)
-    planned = plan(wanted, read_knobs(knob), library=library)
+    given = read_knobs(knob)
+    planned = plan(wanted, given, library=library)
+    knobs = {**wanted.knobs, **given}
     facts = {
         "recipe": wanted.name,
         "about": wanted.about,
         "calls": wanted.calls,
         "paper": wanted.paper,
-        "knobs": ", ".join(f"{name}={value!r}" for name, value in wanted.knobs.items()),
         "needs": ", ".join(wanted.needs),
     }
     for label, text in facts.items():
         if text:
             put(f"{label:<8}{text}")
+    wide = max(map(len, knobs), default=0)
+    for number, (name, value) in enumerate(knobs.items()):
+        first, *others = _told(value).splitlines() or [""]
+        put(f"{'' if number else 'knobs':<8}{name:<{wide}}  {first}")
+        for line in others:
+            put(f"{'':<{wide + 10}}{line}")
     put("")
     for line in stage_lines(planned):
         put(line)
+
+
+def _told(value: object) -> str:
+    """Give a knob's value: a text as it is, without its blank lines."""
+    if not isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return "\n".join(line for line in value.splitlines() if line.strip())

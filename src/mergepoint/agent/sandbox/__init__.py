@@ -1,0 +1,1 @@
+"""What confines code: bubblewrap, a Python subset, and a process that nothing confines."""

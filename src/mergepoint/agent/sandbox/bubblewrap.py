@@ -1,0 +1,223 @@
+"""Bubblewrap: runs code in namespaces of its own, without a network and with bounds on all of it.
+
+See docs/sandbox.md for what this stops and what it does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mergepoint.agent.code_job import CodeJob
+from mergepoint.agent.code_run import CodeRun
+from mergepoint.agent.limits import Limits
+from mergepoint.agent.sandbox.inside import TEMPORARY, WORK
+from mergepoint.agent.sandbox.made_files import Made, made_files
+from mergepoint.agent.sandbox.started import Started, start
+from mergepoint.agent.sandbox.supervised import Backend, OnOutput, follow, supervised
+from mergepoint.agent.sandbox.system_calls import system_call_filter
+from mergepoint.core.errors import SandboxMissing
+
+NOBODY = 65534
+"""Who runs the sandbox where we are root: bwrap as root leaves holes in /proc."""
+
+_PYTHONS = (Path("/usr/bin/python3"), Path("/usr/local/bin/python3"))
+_NAMESPACES = (
+    *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"),
+    *("--new-session", "--cap-drop", "ALL", "--uid", "1000", "--gid", "1000"),
+    *("--hostname", "sandbox", "--clearenv"),
+)
+_ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "HOME": TEMPORARY,
+    "TMPDIR": TEMPORARY,
+    "LANG": "C.UTF-8",
+    "MALLOC_ARENA_MAX": "2",
+    "OMP_NUM_THREADS": "2",
+    "OPENBLAS_NUM_THREADS": "2",
+}
+_DEVICES = ("null", "full", "random", "urandom")  # zero is left out: mapped, it is hidden memory
+_HIDDEN = ("cmdline", "key-users", "keys", "sched_debug")  # what anybody may read of the host
+_CHECK = """
+import os
+facts = dict(line.split(":", 1) for line in open("/proc/self/status"))
+assert os.getuid() == 1000 and int(facts["CapEff"], 16) == int(facts["CapBnd"], 16) == 0
+assert facts["NoNewPrivs"].strip() == "1" and facts["Seccomp"].strip() == "2"
+first = open("/proc/1/environ", "rb").read()
+assert not first, first[:20]
+assert dict(line.split(":", 1) for line in open("/proc/1/status"))["Seccomp"].strip() == "2"
+try:
+    open("/proc/sys/kernel/core_pattern", "r+")
+except OSError:
+    print("confined")
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bubblewrap:
+    """Runs code with `bwrap`: a system program that makes namespaces without being root.
+
+    `python` is the interpreter, one of the system's by default. Another is given with the folders
+    that it needs, as `readable`: absolute paths that the code may read. Whatever is below /usr it
+    may read anyway.
+    """
+
+    python: Path | None = None
+    readable: Sequence[Path] = field(default=())
+
+    @property
+    def name(self) -> str:
+        """Give the name that stands on each run."""
+        return "bubblewrap"
+
+    def probe(self) -> None:
+        """Run a bit of code that looks around. Raises SandboxMissing where it is not confined."""
+        job = CodeJob(code=_CHECK, limits=Limits(wall=10, cpu=5))
+        run = follow(job, self._backend(job), tell=lambda _: None)
+        if run.output != "confined\n" or not run.ok:
+            raise SandboxMissing(f"its sandbox is not tight: {run.stopped or run.output[-500:]}")
+
+    async def run(self, job: CodeJob, *, on_output: OnOutput | None = None) -> CodeRun:
+        """Run a job.
+
+        Raises SandboxMissing where bwrap cannot run it, OSError and ValueError for its files.
+        """
+        return await supervised(job, self._backend(job), on_output=on_output)
+
+    def _backend(self, job: CodeJob) -> Backend:
+        def collect(started: Started) -> Made:
+            _, work, _ = started.folders
+            limits = job.limits
+            given = set(job.files)
+            return made_files(work, given, most=limits.files, count=limits.file_count)
+
+        return Backend(self.name, self._start, collect)
+
+    def _start(self, job: CodeJob) -> Started:
+        bwrap, filter_ = shutil.which("bwrap"), system_call_filter()
+        if bwrap is None:
+            raise SandboxMissing("bwrap is not installed")
+        if filter_ is None:
+            raise SandboxMissing(f"it has no list of system calls for {platform.machine()}")
+        with contextlib.ExitStack() as opened:
+            rules = opened.enter_context(tempfile.TemporaryFile())
+            rules.write(filter_)
+            rules.seek(0)
+            hear, tell = os.pipe()
+            for end in (hear, tell):
+                opened.callback(os.close, end)
+            given = _given(job, opened)
+            arguments = [
+                *(bwrap, *_NAMESPACES, "--seccomp", str(rules.fileno()), "--info-fd", str(tell)),
+                *_environment(),
+                *_system(self.readable),
+                *_of_the_kernel(),
+                *_folders(job.limits),
+                *(word for name, how, what in given for word in (how, what, f"{WORK}/{name}")),
+                *("--remount-ro", "/", "--chdir", WORK, "--"),
+            ]
+            python = self._interpreter()
+            return start(
+                job,
+                lambda rest: [*arguments, str(python), *rest],
+                confined=True,
+                keep=(rules.fileno(), tell, *(int(what) for _, how, what in given if how == _COPY)),
+                info=hear,
+                env={},  # bwrap keeps its own readable in /proc/1/environ, --clearenv or not
+                **_as_nobody(),
+            )
+
+    def _interpreter(self) -> Path:
+        for python in (self.python,) if self.python else _PYTHONS:
+            if python.exists():
+                return python
+        tried = ", ".join(map(str, (self.python,) if self.python else _PYTHONS))
+        raise SandboxMissing(f"there is no interpreter that it could see: {tried}")
+
+
+def _as_nobody() -> dict[str, Any]:
+    if os.geteuid() != 0:
+        return {}
+    return {"user": NOBODY, "group": NOBODY, "extra_groups": [], "cwd": "/"}
+
+
+def _environment() -> Iterator[str]:
+    for name, value in _ENVIRONMENT.items():
+        yield from ("--setenv", name, value)
+
+
+def _system(readable: Sequence[Path]) -> Iterator[str]:
+    """Give the mounts of what the code may read of the machine."""
+    yield from ("--ro-bind", "/usr", "/usr")
+    for link in ("/bin", "/lib", "/lib32", "/lib64", "/sbin"):
+        if Path(link).is_symlink():
+            yield from ("--symlink", str(Path(link).readlink()), link)
+        elif Path(link).is_dir():
+            yield from ("--ro-bind", link, link)
+    for name in ("/etc/alternatives", "/etc/ld.so.cache"):
+        if Path(name).exists():
+            yield from ("--ro-bind", name, name)
+    for path in readable:
+        yield from ("--ro-bind", str(path), str(path))
+
+
+def _of_the_kernel() -> Iterator[str]:
+    """Give the mounts of /proc and /dev."""
+    yield from ("--proc", "/proc")
+    for name in ("/proc/sys", "/proc/pressure"):
+        if Path(name).exists():
+            yield from ("--ro-bind", name, name)
+    for name in _HIDDEN:
+        if Path("/proc", name).exists():
+            yield from ("--ro-bind", "/dev/null", f"/proc/{name}")
+    for name in _DEVICES:
+        yield from ("--dev-bind", f"/dev/{name}", f"/dev/{name}")
+    yield from ("--symlink", "/proc/self/fd", "/dev/fd")
+    yield from ("--symlink", TEMPORARY, "/dev/shm")  # noqa: S108  (of a namespace)
+
+
+def _folders(limits: Limits) -> Iterator[str]:
+    """Give the mounts of what the code may write. Each takes memory, up to its size."""
+    for folder in (WORK, TEMPORARY):
+        yield from ("--size", str(limits.files), "--perms", "0700", "--tmpfs", folder)
+
+
+_COPY, _BIND = "--ro-bind-data", "--ro-bind"
+
+
+def _given(job: CodeJob, opened: contextlib.ExitStack) -> list[tuple[str, str, str]]:
+    """Give name, way and source of each file that the code is given.
+
+    A file that only root can read is copied, since it is not root who mounts.
+    """
+    given, room = [], job.limits.files
+    for name, path in job.files.items():
+        real = path.resolve(strict=True)
+        file = opened.enter_context(real.open("rb"))
+        size = os.fstat(file.fileno()).st_size
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError(f"file {name!r}: {real} is not a plain file")
+        if os.geteuid() != 0 or _anybody_reads(real):
+            given.append((name, _BIND, str(real)))
+            continue
+        room -= size
+        if room < 0:
+            raise ValueError(
+                f"file {name!r}: {real} can be read by root only, and is too large for a copy "
+                f"({size} bytes; all copies may have {job.limits.files}): make it readable"
+            )
+        given.append((name, _COPY, str(file.fileno())))
+    return given
+
+
+def _anybody_reads(path: Path) -> bool:
+    enter = all(folder.stat().st_mode & stat.S_IXOTH for folder in path.parents)
+    return enter and bool(path.stat().st_mode & stat.S_IROTH)

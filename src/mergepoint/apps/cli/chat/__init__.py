@@ -1,0 +1,1 @@
+"""The chat command: a conversation with an agent, on a terminal or through a pipe."""

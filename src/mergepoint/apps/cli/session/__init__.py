@@ -1,0 +1,1 @@
+"""The session commands: sessions seen, exported, checked and repaired."""

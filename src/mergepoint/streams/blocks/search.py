@@ -1,0 +1,171 @@
+"""search: the best that a search finds, asked what to try next and told what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Annotated
+
+from pydantic import Field, RootModel
+
+from mergepoint.streams.alone import Alone
+from mergepoint.streams.block import block
+from mergepoint.streams.context import BlockContext
+from mergepoint.streams.reading import canonical, failed, number
+from mergepoint.streams.search.beam import Beam
+from mergepoint.streams.search.best_first import BestFirst
+from mergepoint.streams.search.islands import Islands
+from mergepoint.streams.search.own import Own
+from mergepoint.streams.search.search import Found, Move
+from mergepoint.streams.search.thompson import Thompson
+from mergepoint.streams.search.uct import Uct
+from mergepoint.streams.thing import Thing
+from mergepoint.streams.where import holds
+
+Way = Beam | BestFirst | Uct | Thompson | Islands | Own
+
+
+class Searched(RootModel[Annotated[Way, Field(discriminator="strategy")]]):
+    """A strategy and what belongs to it."""
+
+
+@block(
+    "search",
+    params=Searched,
+    adds=["task", "earlier", "moves", "stopped"],
+    inside=lambda params: params.root.inside(),
+    inside_has=["task", "earlier"],
+)
+async def search(
+    items: AsyncIterator[Thing], params: Searched, ctx: BlockContext
+) -> AsyncIterator[Thing]:
+    """Search from each Thing on; the best node that was found comes out.
+
+    A move sends a node, or several as one, through the stages of `next`, those from the item
+    itself through `first`; what comes out of them are new nodes, each with a score. Strategies:
+    `beam` (level by level), `best_first`, `uct` (tree search by means and visits), `thompson`
+    (wider or deeper by chance, as likely as it is to be better), `islands` (evolution) and `own` (a
+    function that gives a search with `ask`, `tell` and `best`). What is tried next goes by the seed
+    and by scores in the order of moves, so it does not depend on concurrency.
+
+    A node is given `task` (the item's content) and `earlier` (the nodes that it is made of
+    with their scores, the best last). Writes `moves` (how many were made) and `stopped`: until,
+    moves, nothing left, or nothing came. Where nothing was found the item comes out with the status
+    `stuck` and the `reason`.
+    """
+    plan = params.root
+
+    async def found(thing: Thing) -> AsyncIterator[Thing]:
+        if failed(thing):
+            yield thing
+            return
+        quest = _Quest(thing, plan, ctx.within(Alone(thing.id)))
+        await quest.run()
+        for best in quest.best():
+            yield best
+
+    async for best in ctx.map(items, found):
+        yield best
+
+
+class _Quest:
+    """The search from one item."""
+
+    def __init__(self, root: Thing, plan: Way, ctx: BlockContext) -> None:
+        self._root = root
+        self._plan = plan
+        self._ctx = ctx
+        self._search = plan.begin(root.id, ctx.rng(root))
+        self._nodes = {root.id: root}
+        self._children: dict[str, int] = {}
+        self._moves = 0
+        self._stopped = "nothing left"
+
+    async def run(self) -> None:
+        """Ask, try and tell until the search is over."""
+        while batch := self._batch():
+            slots = [self._slot(move) for move in batch]
+            made = await self._tried(batch, slots)
+            for move, nodes in zip(batch, made, strict=True):
+                self._nodes.update((node.id, node) for node in nodes)
+                self._search.tell(move, [self._scored(node) for node in nodes])
+            if any(self._is_good(node) for nodes in made for node in nodes):
+                self._stopped = "until"
+                return
+            if not any(made):
+                self._stopped = "nothing came"  # of a limit, or all of it has failed
+                return
+
+    def best(self) -> Sequence[Thing]:
+        """Give the best nodes, or the item where nothing was found."""
+        told = {"moves": self._moves, "stopped": self._stopped}
+        names = list(self._search.best())[: self._plan.keep]
+        if not names:
+            reason = "the search found nothing"
+            return [self._root.plus(told, status="stuck", reason=reason)]
+        good = [name for name in names if self._is_good(self._nodes[name])]
+        first = [*good, *(name for name in names if name not in good)]
+        return [self._nodes[name].plus(told) for name in first]
+
+    def _batch(self) -> list[Move]:
+        batch: list[Move] = []
+        while len(batch) < self._plan.at_once:
+            if self._moves == self._plan.moves:
+                self._stopped = "moves"
+                break
+            move = self._search.ask()
+            if move is None:
+                break
+            self._moves += 1
+            batch.append(move)
+        return batch
+
+    def _slot(self, move: Move) -> Thing:
+        """Give the Thing that goes through the stages of a move."""
+        parents = [self._nodes[name] for name in move.parents]
+        if len(parents) > 1:
+            slot = self._ctx.joined(parents).redrafted(parents[-1].content)
+        else:
+            name = parents[0].id
+            count = self._children[name] = self._children.get(name, -1) + 1
+            slot = self._ctx.child(parents[0], count)
+        earlier = "" if move.way == "first" else self._earlier(parents)
+        return slot.plus(task=self._root.content, earlier=earlier)
+
+    def _earlier(self, parents: Sequence[Thing]) -> str:
+        texts = (
+            (one.content if isinstance(one.content, str) else canonical(one.content), one)
+            for one in parents
+        )
+        return "\n\n".join(
+            f"{place}. (score {number(one, self._plan.by):g}) {text}"
+            for place, (text, one) in enumerate(texts, 1)
+        )
+
+    async def _tried(self, batch: Sequence[Move], slots: Sequence[Thing]) -> list[list[Thing]]:
+        """Give what came of each move, in the order of lineage; without what failed."""
+        ways = ["next" if self._plan.first is None else move.way for move in batch]
+        made: dict[str, list[Thing]] = {slot.id: [] for slot in slots}
+        for way in dict.fromkeys(ways):
+            entering = [slot for slot, its in zip(slots, ways, strict=True) if its == way]
+            async for node in self._ctx.inside(way, entering):
+                origin = node.id
+                while origin and origin not in made:
+                    origin = origin.rpartition(".")[0]
+                if not origin:
+                    origin = next((name for name in made if _came_of(node, name)), slots[-1].id)
+                if not failed(node):
+                    made[origin].append(node)
+        return list(made.values())
+
+    def _scored(self, node: Thing) -> Found:
+        return Found(node.id, self._plan.share(number(node, self._plan.by)))
+
+    def _is_good(self, node: Thing) -> bool:
+        return self._plan.until is not None and holds(self._plan.until, node)
+
+
+def _came_of(node: Thing, name: str) -> bool:
+    """Say whether a node that was made of several came of the slot with a name."""
+    return any(entry.id == name for entry in node.history) or any(
+        parent == name or parent.startswith(f"{name}.") for parent in node.parents
+    )

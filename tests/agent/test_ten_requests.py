@@ -1,0 +1,70 @@
+"""Ten requests in the terminal, by a scripted model, through real runs in a sandbox."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from tests.agent.ten_requests import ANSWERED, TALK, setup
+
+from mergepoint import open_session
+from mergepoint.apps.cli.chat.conversing import converse
+from mergepoint.session.check import check_session
+from mergepoint.session.sessions_at import sessions_at
+
+RAN = {2: [0], 3: [1, 0], 6: [0], 7: [0], 8: [0], 9: [0], 10: [0, 0]}
+"""Exit codes of the programs of each turn, in order."""
+
+
+def test_ten_requests_are_answered_in_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Chat, skills, scripts, one mended, cancelled, re-planned, sent back, gone on with.
+
+    Each answer is there once, on stdout and in the session; each plan, program and output is a
+    step with its path and attempt.
+    """
+    said = "\n".join(line for request in TALK for line in request)
+    monkeypatch.setattr("sys.stdin", io.StringIO(said + "\n"))
+    assert converse(setup(str(tmp_path))) == 0
+    printed = capsys.readouterr()
+
+    place = sessions_at(tmp_path)
+    [brief] = place.sessions()
+    memory = open_session(brief.session_id, sessions=tmp_path)
+    answers = {one.turn: one.content for one in memory.get_messages() if one.role == "assistant"}
+    assert tuple(answers) == ANSWERED
+    snapshot = (tmp_path / brief.session_id / "session.yaml").read_text(encoding="utf-8")
+    for turn in ANSWERED:
+        assert snapshot.count(f"Answer {turn}:") == 1
+        assert printed.out.count(f"Answer {turn}:") == 1
+    assert [one.content for one in memory.get_messages() if one.role == "user"] == [
+        request[0] for request in TALK
+    ]
+    assert answers[3] == "Answer 3: 3"
+    assert answers[7] == "Answer 7: 73"
+    assert answers[8] == "Answer 8: 59"
+    assert answers[2].removeprefix("Answer 2") == answers[9].removeprefix("Answer 9")
+    assert answers[10].endswith("\n6")
+    assert "customer" in answers[10]
+
+    for turn in range(1, 11):
+        steps = memory.get_working_steps(turn=turn)
+        runs = [one for one in steps if one.type == "execute"]
+        assert [one.exit_code for one in runs] == RAN.get(turn, [])
+        assert all(one.path and one.attempt for one in steps if one.category == "working")
+        if turn != 9:  # its first program was sent back
+            assert [one.attempt for one in runs] == list(range(1, len(runs) + 1))
+        programs = [one for one in steps if one.type == "codegen" and not one.decision]
+        assert len(programs) == len([one for one in steps if one.path.endswith("/approval/code")])
+    assert "KeyError: 'state'" in memory.get_working_steps(turn=3, type="execute")[0].content
+    [cancelled] = memory.get_working_steps(turn=4, type="response")
+    assert cancelled.cancelled
+    assert [one.decision for one in memory.get_working_steps(turn=6, type="plan")] == [
+        "",
+        "reject",
+        "",
+        "approve",
+    ]
+    assert check_session(brief.session_id, sessions=tmp_path) == []

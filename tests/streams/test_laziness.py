@@ -1,0 +1,93 @@
+"""Recipes are lazy: what is not wanted is not made, and little is held at any time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from mergepoint.streams.recipe import Recipe, Stage
+from mergepoint.streams.recipe_run import RecipeRun, Wanted
+from mergepoint.testing.scripted import Answer, ScriptedModel
+from mergepoint.testing.simulated import SimulatedLoop
+
+STAGES = 4
+
+
+def model(seconds: float) -> ScriptedModel:
+    """Give a model that takes its time."""
+    return ScriptedModel(default=lambda messages: Answer("so", delay=seconds))
+
+
+def recipe(concurrency: int, *, stages: int = STAGES) -> Recipe:
+    """Give stages that each ask once for a Thing."""
+    return Recipe(
+        "r", (Stage("apply", params={"prompt": "{{ content }}"}),) * stages, concurrency=concurrency
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("concurrency", "most"), [(1, 2), (2, 4), (5, 7)])
+def test_two_wanted_of_ten(concurrency: int, most: int, seed: int) -> None:
+    """Two are made one by one, else at most two and the width; then no task is left."""
+    asked = model(1.0)
+    run = RecipeRun.of(
+        recipe(concurrency, stages=1), list("abcdefghij"), Wanted(runs=None, model=asked)
+    )
+
+    async def main() -> None:
+        stream = run.stream()
+        await anext(stream)
+        await anext(stream)
+        await stream.aclose()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    SimulatedLoop(seed=seed).run(main)
+    assert 2 <= len(asked.calls) <= most
+
+
+@pytest.mark.parametrize("concurrency", [1, 4, 16])
+def test_the_first_thing_comes_as_soon_as_it_can(concurrency: int) -> None:
+    """Four stages of 20 ms give it after 80 ms, however many items wait behind it."""
+    run = RecipeRun.of(
+        recipe(concurrency), list(map(str, range(40))), Wanted(runs=None, model=model(0.02))
+    )
+
+    async def main() -> float:
+        stream = run.stream()
+        await anext(stream)
+        seconds = asyncio.get_running_loop().time()
+        await stream.aclose()
+        return seconds
+
+    assert SimulatedLoop().run(main) == pytest.approx(0.08)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("concurrency", [1, 3])
+@pytest.mark.parametrize("seconds", [0.0, 1.0, 50.0])
+def test_little_is_held(concurrency: int, seed: int, seconds: float) -> None:
+    """At most stages x width Things and one more are pulled and not given, slow reader or not."""
+    pulled, most = 0, 0
+
+    async def items() -> AsyncIterator[Any]:
+        nonlocal pulled
+        for number in range(30):
+            pulled += 1
+            yield number
+
+    run = RecipeRun.of(recipe(concurrency), items(), Wanted(runs=None, model=model(1.0)))
+
+    async def main() -> int:
+        nonlocal most
+        given = 0
+        async for _ in run.stream():
+            given += 1
+            await asyncio.sleep(seconds)
+            most = max(most, pulled - given)
+        return given
+
+    assert SimulatedLoop(seed=seed).run(main) == 30
+    assert most <= STAGES * concurrency + 1

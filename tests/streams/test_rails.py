@@ -1,0 +1,369 @@
+"""Rails of time: deadlines and deadlocks end what they should, and what is finished comes out."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from mergepoint.streams.block import block
+from mergepoint.streams.context import BlockContext
+from mergepoint.streams.flow.each import each
+from mergepoint.streams.params import Params
+from mergepoint.streams.recipe import Recipe, Stage
+from mergepoint.streams.recipe_run import RecipeRun, Wanted
+from mergepoint.streams.registry import PACKAGE, Registry
+from mergepoint.streams.stops import Stopped
+from mergepoint.streams.thing import Thing
+from mergepoint.testing.scripted import Answer, ScriptedModel
+from mergepoint.testing.simulated import SimulatedLoop
+
+REGISTRY = Registry(package=PACKAGE)
+SEEDS = range(4)
+
+
+class At(Params):
+    """At which item."""
+
+    at: int = 0
+    deaf: int = 0
+
+
+@block("hangs", params=At, registry=REGISTRY)
+async def hangs(items: AsyncIterator[Thing], params: At, ctx: BlockContext) -> AsyncIterator[Thing]:
+    """Let items pass, and wait for ever at one of them."""
+    deaf, number = params.deaf, 0
+    async for thing in items:
+        while number == params.at:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if not deaf:
+                    raise
+                deaf -= 1
+        number += 1
+        yield thing
+
+
+@block("waits", params=At, registry=REGISTRY)
+async def waits(items: AsyncIterator[Thing], params: At, ctx: BlockContext) -> AsyncIterator[Thing]:
+    """Work on each item for some seconds, without a call."""
+
+    async def one(thing: Thing) -> Thing:
+        await asyncio.sleep(params.at)
+        return thing.plus(score=1)
+
+    async for thing in ctx.map(items, one):
+        yield thing
+
+
+@block("turns", params=At, registry=REGISTRY)
+async def turns(items: AsyncIterator[Thing], params: At, ctx: BlockContext) -> AsyncIterator[Thing]:
+    """Change every item, and let the clock of a simulation go on by turning."""
+    async for thing in items:
+        await asyncio.sleep(params.at)
+        yield thing.plus(score=thing.props.get("score", 0) + 1)
+
+
+@block("once", params=At, registry=REGISTRY)
+async def once(items: AsyncIterator[Thing], params: At, ctx: BlockContext) -> AsyncIterator[Thing]:
+    """Do something slow that is noted."""
+    async for thing in items:
+
+        async def slow() -> int:
+            await asyncio.sleep(params.at)
+            return 1
+
+        yield thing.plus(score=await ctx.once(thing.id, slow))
+
+
+def slow(seconds: float, *, never: str = "") -> ScriptedModel:
+    """Give a model that takes its time, and for one prompt does not answer at all."""
+
+    def answer(messages: Any) -> Answer:
+        text = str(messages[-1].text)
+        return Answer(f"to {text}", delay=10**9 if never and never in text else seconds)
+
+    return ScriptedModel(default=answer)
+
+
+def ran(
+    recipe: Recipe, items: Any, *, seed: int = 0, **options: Any
+) -> tuple[list[Any], RecipeRun, float]:
+    """Run on a simulated loop; give the contents, the run and the simulated seconds it took."""
+    run = RecipeRun.of(recipe, items, Wanted(runs=None, registry=REGISTRY, **options))
+
+    async def main() -> tuple[list[Any], float]:
+        things = [thing.content async for thing in run.stream()]
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        return things, asyncio.get_running_loop().time()
+
+    contents, seconds = SimulatedLoop(seed=seed).run(main)
+    return contents, run, seconds
+
+
+def stopped(run: RecipeRun) -> list[tuple[str, str]]:
+    """Give which rails ended which stages."""
+    assert run.work is not None
+    return [(stop.rail, stop.stage_id) for stop in run.work.stops.all]
+
+
+def problem(run: RecipeRun) -> str:
+    """Give what the first rail said."""
+    assert run.work is not None
+    return run.work.stops.all[0].problem
+
+
+def asks(**options: Any) -> Stage:
+    """Give a stage that asks the model once for each item."""
+    return Stage("apply", params={"prompt": "{{ content }}"}, **options)
+
+
+async def then_nothing(*items: str) -> AsyncIterator[str]:
+    """Give items, and then neither another nor an end."""
+    for item in items:
+        yield item
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_a_deadline_lets_calls_land_and_begins_none(concurrency: int, seed: int) -> None:
+    """Of ten items at 4 s each, those whose call had begun after 10 s come out, and no more."""
+    recipe = Recipe("r", (asks(concurrency=concurrency),), rails={"deadline": 10.0})
+    model = slow(4.0)
+    contents, run, seconds = ran(recipe, list("abcdefghij"), seed=seed, model=model)
+    made = 3 * concurrency
+    assert contents == [f"to {letter}" for letter in "abcdefghij"[:made]]
+    assert (len(model.calls), seconds) == (made, 12.0)
+    assert run.workflow([]).props["stopped"] == "deadline"
+    assert "10 s since its first item are over" in problem(run)
+
+
+def test_what_is_finished_at_a_deadline_is_voted_on() -> None:
+    """A stage behind that waits for all of them goes on with those that there are."""
+    recipe = Recipe(
+        "r", (Stage("generate", params={"n": 9}), Stage("vote")), rails={"deadline": 5.0}
+    )
+    contents, run, _ = ran(recipe, ["a"], model=slow(2.0))
+    assert contents == ["to a"]
+    assert stopped(run) == [("deadline", "r.stage_1.generate")]
+
+
+def test_work_that_ends_in_time_is_not_stopped() -> None:
+    """A last call that lands after the deadline ends a run in which nothing was left out."""
+    recipe = Recipe("r", (asks(),), rails={"deadline": 3.0})
+    contents, run, _ = ran(recipe, ["a", "b"], model=slow(2.0))
+    assert (contents, stopped(run)) == (["to a", "to b"], [])
+    assert run.workflow([]).props["stopped"] == "done"
+
+
+def test_the_time_begins_with_the_first_item() -> None:
+    """Waiting for the first item does not count."""
+
+    async def late() -> AsyncIterator[str]:
+        await asyncio.sleep(50)
+        yield "a"
+
+    recipe = Recipe("r", (asks(),), rails={"deadline": 3.0})
+    contents, run, _ = ran(recipe, late(), model=slow(2.0))
+    assert (contents, stopped(run)) == (["to a"], [])
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_deadline_does_not_wait_for_items(concurrency: int) -> None:
+    """Items that do not come are not waited for any longer, deadlock or not."""
+    recipe = Recipe(
+        "r", (asks(concurrency=concurrency),), rails={"deadline": 5.0, "deadlock": None}
+    )
+    contents, run, seconds = ran(recipe, then_nothing("a", "b"), model=slow(1.0))
+    assert (contents, seconds) == (["to a", "to b"], 5.0)
+    assert stopped(run) == [("deadline", "r")]
+
+
+def test_a_deadline_does_not_wait_for_a_block() -> None:
+    """A block that waits for something else than a call has a second to come to an end."""
+    recipe = Recipe(
+        "r", (Stage("waits", params={"at": 100}),), rails={"deadline": 5.0, "deadlock": None}
+    )
+    contents, run, seconds = ran(recipe, ["a"])
+    assert (contents, stopped(run)) == ([], [("deadline", "r.stage_1.waits")])
+    assert 6 <= seconds <= 7
+
+
+def test_a_call_in_flight_has_a_grace_limit() -> None:
+    """A model that never answers holds a run up for the grace limit after the deadline."""
+    recipe = Recipe("r", (asks(concurrency=2),), rails={"deadline": 5.0})
+    contents, run, seconds = ran(recipe, ["a", "b", "c"], model=slow(1.0, never="b"))
+    assert contents == ["to a"]
+    assert stopped(run) == [("deadline", "r.stage_1.apply")]
+    assert 35 <= seconds <= 40
+
+
+def test_the_deadline_of_a_recipe_inside_ends_that_alone() -> None:
+    """What is around goes on with what came out of it."""
+    inner = Recipe("inner", (asks(),), rails={"deadline": 3.0})
+    contents, run, _ = ran(
+        Recipe("outer", (asks(), Stage(inner), asks())), list("abcd"), model=slow(2.0)
+    )
+    assert contents == ["to to to a"]
+    assert [rail for rail, _ in stopped(run)] == ["deadline"]
+
+
+def test_a_deadline_ends_rounds() -> None:
+    """Things that go round leave with that reason, also where no stage ever asks a model."""
+    recipe = Recipe(
+        "r",
+        (Stage("turns", params={"at": 2}),),
+        recurrent=True,
+        rails={"deadline": 7.0, "max_iterations": 100},
+    )
+    run = RecipeRun.of(recipe, ["a"], Wanted(runs=None, registry=REGISTRY))
+
+    async def main() -> list[Thing]:
+        return [thing async for thing in run.stream()]
+
+    (thing,) = SimulatedLoop().run(main)
+    assert (thing.props["stopped"], thing.props["iteration"]) == ("deadline", 4)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_a_source_that_never_yields_is_named(concurrency: int, seed: int) -> None:
+    """Items that stop coming are a deadlock, and it is told who waits for them."""
+    recipe = Recipe("r", (asks(concurrency=concurrency), Stage("vote")), rails={"deadlock": 8.0})
+    contents, run, seconds = ran(recipe, then_nothing("a", "b"), seed=seed, model=slow(1.0))
+    assert contents == ["to a"]
+    assert stopped(run) == [("deadlock", "r")]
+    assert problem(run).startswith(
+        "who reads r waits for r.stage_2.vote, which waits for r.stage_1.apply, which waits for "
+        "the items of r, and nothing comes: for "
+    )
+    assert 9 <= seconds <= 13
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_block_that_never_yields_is_named(seed: int) -> None:
+    """The stage that waits for nobody is ended; those behind it go on with what it gave."""
+    recipe = Recipe(
+        "r", (asks(), Stage("hangs", params={"at": 2}), Stage("vote")), rails={"deadlock": 4.0}
+    )
+    contents, run, _ = ran(recipe, list("abcd"), seed=seed, model=slow(1.0))
+    assert contents == ["to a"]
+    assert stopped(run) == [("deadlock", "r.stage_2.hangs")]
+    assert "r.stage_3.vote, which waits for r.stage_2.hangs, and nothing comes" in problem(run)
+
+
+@pytest.mark.parametrize("options", [{}, {"each": True, "concurrency": 2}, {"recurrent": True}])
+def test_a_deadlock_in_a_recipe_inside_is_named_by_its_place(options: Any) -> None:
+    """The chain goes through the recipes that the stage is in."""
+    inner = Recipe("inner", (Stage("hangs", params={"at": 0}),), **options)
+    recipe = Recipe("outer", (asks(), Stage(inner), asks()), rails={"deadlock": 4.0})
+    contents, run, _ = ran(recipe, ["a"], model=slow(1.0))
+    assert contents == []
+    assert problem(run).startswith(
+        "who reads outer waits for outer.stage_3.apply, which waits for outer.stage_2.inner, which "
+        "waits for outer.stage_2.inner.stage_1.hangs, and nothing comes"
+    )
+
+
+def test_a_long_row_of_stages_names_the_one_that_waits_for_nobody() -> None:
+    """Tasks between the stages of a long recipe do not hide who waits for whom."""
+    stages = [Stage("turns", params={"at": 0})] * 40
+    stages[20] = Stage("hangs")
+    _, run, _ = ran(Recipe("r", tuple(stages), rails={"deadlock": 4.0}), ["a"])
+    assert stopped(run) == [("deadlock", "r.stage_21.hangs")]
+
+
+def test_work_that_is_slow_is_no_deadlock() -> None:
+    """A call, and what is noted, may take longer than the time in which something has to move."""
+    recipe = Recipe("r", (asks(), Stage("once", params={"at": 50})), rails={"deadlock": 2.0})
+    contents, run, _ = ran(recipe, ["a"], model=slow(50.0))
+    assert (contents, stopped(run)) == (["to a"], [])
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_a_reader_that_is_slow_is_no_deadlock(concurrency: int) -> None:
+    """While nobody asks for a Thing nothing has to move, whatever is waited for meanwhile."""
+
+    async def slowly() -> AsyncIterator[str]:
+        for item in "abc":
+            yield item
+            await asyncio.sleep(3)
+
+    recipe = Recipe("r", (asks(concurrency=concurrency),), rails={"deadlock": 5.0})
+    options = Wanted(runs=None, registry=REGISTRY, model=slow(1.0))
+    run = RecipeRun.of(recipe, slowly(), options)
+
+    async def main() -> int:
+        count = 0
+        async for _ in run.stream():
+            count += 1
+            await asyncio.sleep(100)
+        return count
+
+    assert SimulatedLoop().run(main) == 3
+    assert stopped(run) == []
+
+
+def test_a_block_that_is_deaf_is_told_again() -> None:
+    """One that swallows its cancellation and goes on waiting is ended the next time."""
+    recipe = Recipe("r", (Stage("hangs", params={"deaf": 2}),), rails={"deadlock": 4.0})
+    contents, run, seconds = ran(recipe, ["a"])
+    assert (contents, stopped(run)) == ([], [("deadlock", "r.stage_1.hangs")])
+    assert 6 <= seconds <= 10
+
+
+def test_without_a_limit_nothing_is_watched() -> None:
+    """With `deadlock: null` a stage may wait for as long as it likes."""
+    recipe = Recipe("r", (Stage("waits", params={"at": 10_000}),), rails={"deadlock": None})
+    contents, run, seconds = ran(recipe, ["a"])
+    assert (contents, stopped(run), seconds) == (["a"], [], 10_000.0)
+
+
+@pytest.mark.parametrize("moment", [4.0, 5.0])
+def test_a_cancellation_of_the_reader_stays_one(moment: float) -> None:
+    """A reader that is cancelled at the very moment of a deadlock is cancelled."""
+    recipe = Recipe("r", (Stage("hangs"),), rails={"deadlock": 4.0})
+    options = Wanted(runs=None, registry=REGISTRY)
+
+    async def main() -> bool:
+        async def read() -> None:
+            async for _ in RecipeRun.of(recipe, ["a"], options).stream():
+                pass
+
+        task = asyncio.ensure_future(read())
+        asyncio.get_running_loop().call_at(moment, task.cancel)
+        await asyncio.wait([task])
+        return task.cancelled()
+
+    assert all(SimulatedLoop(seed=seed).run(main) for seed in range(20))
+
+
+def test_why_it_stopped_survives_a_process() -> None:
+    """The error of a rail of time says the same in another process."""
+    error = Stopped("deadline", "late")
+    back = pickle.loads(pickle.dumps(error))  # noqa: S301  (our own bytes)
+    assert (back.rail, str(back)) == ("deadline", "late")
+
+
+def test_a_million_links_are_not_kept() -> None:
+    """What is known of who waits is gone with the streams that waited."""
+    inner = Recipe("inner", (Stage("turns", params={"at": 0}),), each=True)
+    run = RecipeRun.of(
+        Recipe("r", (Stage(inner),)), each(range(300)), Wanted(runs=None, registry=REGISTRY)
+    )
+
+    async def main() -> int:
+        most = 0
+        async for _ in run.stream():
+            assert run.work is not None
+            most = max(most, len(run.work.motion.links))
+        assert run.work is not None
+        assert not run.work.motion.links
+        return most
+
+    assert SimulatedLoop().run(main) <= 5

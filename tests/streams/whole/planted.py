@@ -1,0 +1,118 @@
+"""Faults that are put into the executor on purpose, each with the law that it breaks."""
+
+from __future__ import annotations
+
+from tests.streams.flow.planted import Planted
+
+
+def _planted(name: str, law: str, where: str, old: str, new: str) -> Planted:
+    return Planted(name, f"mergepoint.streams.{where}", old, new, law)
+
+
+PLANTED = (
+    _planted(
+        "items that go alone come in any order",
+        "prefix",
+        "work",
+        "(items, one, width=planned.recipe.concurrency))\n\n    def _rounds",
+        "(items, one, width=planned.recipe.concurrency, ordered=False))\n\n    def _rounds",
+    ),
+    _planted(
+        "items that go alone share their ids",
+        "prefix",
+        "context",
+        "own._numbers = alone.numbers(self.stage_id)",
+        "own._numbers = self._numbers",
+    ),
+    _planted(
+        "streams of one stage share their maps",
+        "error",
+        "context",
+        "        own.maps = {}\n",
+        "",
+    ),
+    _planted(
+        "results come as they are made",
+        "prefix",
+        "context",
+        "            ordered=self.ordered,\n",
+        "            ordered=False,\n",
+    ),
+    _planted(
+        "more calls at once than the stage may make",
+        "width",
+        "context",
+        "            width=self.width,\n",
+        "            width=self.width + 1,\n",
+    ),
+    _planted(
+        "a map that a block left open stays open",
+        "alive",
+        "stage",
+        "            await results.aclose()\n",
+        "            pass\n",
+    ),
+    _planted(
+        "the items of a stage are left open",
+        "alive",
+        "arrivals",
+        "        await close(self._items)\n",
+        "        pass\n",
+    ),
+    _planted(
+        "every call of a Thing is the first",
+        "prefix",
+        "calls",
+        "        asked.numbers[place] = number + 1\n",
+        "        asked.numbers[place] = number\n",
+    ),
+    _planted(
+        "answers are not in the history",
+        "told",
+        "leaving",
+        "calls=[answer.call for answer in answers]",
+        "calls=[answer.call for answer in answers[:0]]",
+    ),
+    _planted(
+        "no budget is asked",
+        "budget",
+        "door",
+        "purse=passing.purse, policy",
+        "purse=None, policy",
+    ),
+    _planted(
+        "a rail of a stage ends the run",
+        "error",
+        "link",
+        "            if stopped is None:\n",
+        "            if stopped is None or error is stopped:\n",
+    ),
+    _planted(
+        "a deadlock is found where calls are in flight",
+        "stops",
+        "motion",
+        "elif not self.calls and place.deadlock",
+        "elif place.deadlock",
+    ),
+    _planted(
+        "calls that fail are counted for ever",
+        "motion",
+        "motion",
+        "            return await call\n        finally:\n            motion.calls -= 1\n",
+        "            return await call\n        finally:\n            motion.calls -= 0\n",
+    ),
+    _planted(
+        "rounds go on with those that are over",
+        "ids",
+        "rounds",
+        "going = [thing for thing in left if thing.id not in ended]",
+        "going = list(left)",
+    ),
+    _planted(
+        "a Thing that is over goes round again",
+        "results",
+        "rounds",
+        "if reason := _over(thing, recipe.until):",
+        "if (reason := _over(thing, recipe.until)) and number > 1:",
+    ),
+)

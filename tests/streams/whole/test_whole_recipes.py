@@ -1,0 +1,54 @@
+"""Whole recipes on thousands of simulated schedules: faults, limits, readers that stop anywhere."""
+
+from __future__ import annotations
+
+import pytest
+from tests.mutants.mutate import apply
+from tests.streams.flow.planted import Planted
+from tests.streams.whole.planted import PLANTED
+from tests.streams.whole.play import play
+
+SHORT = 150
+"""So many schedules are played each time."""
+
+ENOUGH = 400
+"""So many at most have to find a planted bug."""
+
+CHUNK = 500
+ALL = 3_000
+
+
+def problems(*, first: int, count: int) -> list[str]:
+    """Play schedules and give what broke a law, with the seed to play again."""
+    played = (play(seed) for seed in range(first, first + count))
+    return [f"play({one.seed}): {law}: {told}" for one in played for law, told in one.problems]
+
+
+def test_no_law_is_broken() -> None:
+    """Order, results, records, budgets, landing and closing hold on the first schedules."""
+    assert problems(first=0, count=SHORT) == []
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("first", range(0, ALL, CHUNK))
+def test_no_law_is_broken_on_many_schedules(first: int) -> None:
+    """The same holds on 3,000 schedules."""
+    assert problems(first=first, count=CHUNK) == []
+
+
+@pytest.mark.parametrize("seed", range(0, SHORT, 10))
+def test_one_seed_is_one_run(seed: int) -> None:
+    """A schedule that is played again takes the same steps, and has the same Things and records."""
+    assert play(seed) == play(seed)
+
+
+def test_another_seed_is_another_run() -> None:
+    """Schedules differ."""
+    assert len({play(seed).transcript for seed in range(20)}) > 15
+
+
+@pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.name)
+def test_planted_bugs_are_found(bug: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault that is put into the executor breaks its law on one of the schedules."""
+    apply(bug, monkeypatch)
+    assert any(law == bug.law for seed in range(ENOUGH) for law, _ in play(seed).problems)
