@@ -131,19 +131,15 @@ class _Search:
         except RecipeError as error:
             self._fault(recipe, (*at, "type"), stage_id, str(error))
             return None
-        params = turned(stage.params, values)
-        handed = handed.to(stage)
+        params, handed = turned(stage.params, values), handed.to(stage)
         if isinstance(kind, Recipe):
             if problem := _holds_itself(kind, around):
                 self._fault(recipe, (*at, "type"), stage_id, problem)
                 return None
             return self.recipe(kind, params, stage_id, around, stage, handed)
         self.count += 1
-        checked = check_params(kind.params, params)
-        if isinstance(checked, tuple):
-            for fault in checked:
-                where: Location = (*at, "params", *fault.location)
-                self._fault(recipe, where, stage_id, str(fault))
+        checked = self._checked(recipe, (*at, "params"), stage_id, kind, params)
+        if checked is None:
             return None
         return PlannedStage(
             stage_id=stage_id,
@@ -156,6 +152,16 @@ class _Search:
             budget=as_budget(stage.budget),
             policy=handed.policy,
         )
+
+    def _checked(
+        self, recipe: Recipe, at: Location, stage_id: str, kind: BlockType[Any], params: Any
+    ) -> Any:
+        checked = check_params(kind.params, params)
+        if not isinstance(checked, tuple):
+            return checked
+        for fault in checked:
+            self._fault(recipe, (*at, *fault.location), stage_id, str(fault))
+        return None
 
     def _with_inside(
         self,
