@@ -226,7 +226,7 @@ class Held:
         return self._cost
 
     def release(self) -> None:
-        """Give everything back: the attempt is not made."""
+        """Give back what was held for an attempt that nobody began; it charges nothing."""
         if self._open:
             self._open = False
             self._ledger.settled(self._chain, self._held, Amount())

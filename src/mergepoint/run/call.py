@@ -97,7 +97,7 @@ class StepCall:
         request, call, config = self._prepared(path, base, facts, config)
         token = CALL.set(call)
         try:
-            with self._or_left_out(request, call, config):
+            with self._or_left_out(request, call, config, facts.within):
                 self._model.invoke(request.sent(), config, **self._passed)
         finally:
             CALL.reset(token)
@@ -110,7 +110,7 @@ class StepCall:
         request, call, config = self._prepared(path, base, facts, config)
         token = CALL.set(call)
         try:
-            with self._or_left_out(request, call, config):
+            with self._or_left_out(request, call, config, facts.within):
                 await self._model.ainvoke(request.sent(), config, **self._passed)
         finally:
             CALL.reset(token)
@@ -150,7 +150,7 @@ class StepCall:
 
     @contextmanager
     def _or_left_out(
-        self, request: Request, call: ModelCall, config: RunnableConfig
+        self, request: Request, call: ModelCall, config: RunnableConfig, within: str
     ) -> Iterator[None]:
         """Make a call, or put on record that a node around it goes on without it.
 
@@ -167,7 +167,7 @@ class StepCall:
                 raise gone
             yield
         except BudgetExceeded as error:
-            if self._spending.goes_on(error):
+            if self._spending.goes_on(error, within):
                 at = now()
                 asked = CallRecord(
                     key=request.key,

@@ -121,7 +121,7 @@ class FunctionCall:
             purse=self._spending.purse(facts, recorders),
             view=self._view,
             models=self._models,
-            goes_on=self._spending.goes_on,
+            goes_on=lambda error: self._spending.goes_on(error, facts.within),
         )
 
     def _filled(self, args: Mapping[str, Any], context: CallContext) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from langchain_core.runnables import RunnableConfig
 
 from mergepoint.core.errors import BudgetExceeded
 from mergepoint.models.door import SCOPED
+from mergepoint.models.inner_purse import InnerPurse
 from mergepoint.models.ledger import Ledger
 from mergepoint.models.passage import CALL
 from mergepoint.models.purse import Purse
@@ -172,7 +173,7 @@ class Recorder(BaseCallbackHandler):
         purse, scope = self.purse, SCOPE.get()
         if call.kind == "inner" and scope is not None:
             return scope.charged(run, call.model, message)
-        if not isinstance(purse, Ledger):
+        if not isinstance(purse, Ledger | InnerPurse):
             return None
         return purse.charge(call.key, call.model, message)
 

@@ -12,6 +12,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 
 from mergepoint.core.path import SEPARATOR, join
+from mergepoint.models.inner_purse import InnerPurse
 from mergepoint.record.answers import answers_of
 from mergepoint.record.store import RunJournal
 from mergepoint.run.facts import RUN_ID, THREAD, Facts, unused_run_id, unused_run_ids
@@ -60,13 +61,14 @@ class Rooted:
         facts = replace(facts, host=facts.around, within="")
         with _journal(self.journaling, facts, messages, config) as journal:
             header, records = journal.header, journal.records
-            purses = [one.purse for one in around if one.purse is not None]
+            purse = next((one.purse for one in around if one.purse is not None), None)
             if self.spending.limited:
-                purses.append(self.spending.ledger(records))
+                own = self.spending.ledger(records)
+                purse = own if purse is None else InnerPurse(own, purse)
             recorder = Recorder(
                 journal,
                 answers=answers_of(records, self.origin.answers(self.journaling.store)),
-                purse=purses[0] if purses else None,
+                purse=purse,
             )
             options = {**config.get("configurable", {}), RUN_ID: header.run_id}
             config = {**without_recorders(config, around), "configurable": options}

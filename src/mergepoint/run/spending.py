@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from mergepoint.core.errors import BudgetExceeded, TreeError
-from mergepoint.core.path import ancestors
+from mergepoint.core.path import SEPARATOR, ancestors, join
 from mergepoint.models.bound import CallShape
+from mergepoint.models.inner_purse import InnerPurse
 from mergepoint.models.ledger import Ledger, unpriced
 from mergepoint.models.prices import Price, Prices
 from mergepoint.models.purse import Purse
@@ -29,7 +30,8 @@ class Spending:
     """What the calls of one tree share: budgets, prices, what is known of each call beforehand.
 
     A run's calls are granted by the purse of its recorder. Where that has none, the run gets a
-    ledger of its own here, under its id, which is found again when the run goes on.
+    ledger of its own here, under its id, which is found again when the run goes on. So does a run
+    inside of a Call where the tree has budgets; then both have to grant a call.
 
     Raises TreeError for a budget or prices that are none.
     """
@@ -47,7 +49,7 @@ class Spending:
         self._static: Callable[[str], str] = str
         self._around: frozenset[str] = frozenset()
         self._lock = threading.Lock()
-        self._ledgers: OrderedDict[tuple[str, str], Ledger] = OrderedDict()
+        self._ledgers: OrderedDict[tuple[str, str, str], Ledger] = OrderedDict()
         self.unlimited = Ledger(prices=self._prices)
 
     @contextmanager
@@ -57,7 +59,7 @@ class Spending:
         Where the run ends since nobody is there, it stands still until the next call is asked for.
         """
         purse = self.purse(facts, recorders)
-        if not isinstance(purse, Ledger):
+        if not isinstance(purse, Ledger | InnerPurse):
             yield
             return
         try:
@@ -77,12 +79,14 @@ class Spending:
         budgets = [self._budgets.get(path), self._run if path == self._root else None]
         return any(budget is not None and budget.on_exhausted == "keep" for budget in budgets)
 
-    def goes_on(self, error: BudgetExceeded) -> bool:
+    def goes_on(self, error: BudgetExceeded, within: str) -> bool:
         """Say whether a node goes on without the call that its budget did not suffice for.
 
-        Only blocks and loops have children that can be left out.
+        Only blocks and loops have children that can be left out. `within` is the path of the Call
+        that the run is inside of, if it is.
         """
-        return error.keep and self._static(error.path) in self._around
+        at = _below(error.path, within)
+        return error.keep and at is not None and self._static(at) in self._around
 
     def governs(self, tree: Node, path: str, shapes: Mapping[str, CallShape]) -> None:
         """Take over a tree's budgets, and what is known of its steps' calls.
@@ -103,31 +107,50 @@ class Spending:
         if faults:
             raise TreeError(faults)
 
-    def ledger(self, records: Iterable[CallRecord] = ()) -> Ledger:
-        """Give the ledger of one run; the run's records that there are already count."""
+    def ledger(self, records: Iterable[CallRecord] = (), *, within: str = "") -> Ledger:
+        """Give the ledger of one run; the run's records that there are already count.
+
+        `within` is the path of the Call that the run is inside of, if it is.
+        """
+
+        def known(of: Mapping[str, Any], path: str) -> Any:
+            at = _below(path, within)
+            return None if at is None else of.get(self._static(at))
+
         ledger = Ledger(
-            lambda at: self._budgets.get(self._static(at)),
+            lambda at: known(self._budgets, at),
             run=self._run,
-            root=self._root,
+            root=join(within, self._root) if within else self._root,
             prices=self._prices,
-            shape_at=lambda at: self._shapes.get(self._static(at)),
+            shape_at=lambda at: known(self._shapes, at),
         )
         return ledger.prime(records)
 
     def purse(self, facts: Facts, recorders: Sequence[Recorder]) -> Purse:
         """Give who grants the calls of a run."""
-        for recorder in recorders:
-            if recorder.purse is not None:
-                return recorder.purse
+        around = next((one.purse for one in recorders if one.purse is not None), None)
+        if around is not None and not (facts.within and self.limited):
+            return around
         if not self.limited:
             return self.unlimited
-        key = (facts.run, facts.host)
+        own = self._own(facts, recorders)
+        return own if around is None else InnerPurse(own, around)
+
+    def _own(self, facts: Facts, recorders: Sequence[Recorder]) -> Ledger:
+        key = (facts.run, facts.host, facts.within)
         with self._lock:
             ledger = self._ledgers.get(key)
             if ledger is None:
                 records = recorders[0].journal.records if recorders else ()
-                own = [record for record in records if (record.key.run, record.key.host) == key]
-                ledger = self._ledgers[key] = self.ledger(own)
+                ledger = self._ledgers[key] = self.ledger(
+                    (
+                        record
+                        for record in records
+                        if (record.key.run, record.key.host) == key[:2]
+                        and _below(record.path, facts.within) is not None
+                    ),
+                    within=facts.within,
+                )
             self._ledgers.move_to_end(key)
             if len(self._ledgers) > _KEPT:
                 self._ledgers.popitem(last=False)
@@ -152,3 +175,11 @@ def budgets_of(tree: Node, path: str) -> dict[str, Budget]:
         if budget is not None:
             found[at] = budget
     return found
+
+
+def _below(path: str, within: str) -> str | None:
+    """Give a path as the tree inside of a Call has it; None for one that is not in there."""
+    if not within:
+        return path
+    start = within + SEPARATOR
+    return path.removeprefix(start) if path.startswith(start) else None
