@@ -199,6 +199,30 @@ class BlockContext:
         self.calls.add(thing, number, sample, answer)
         return answer
 
+    async def talk(
+        self, thing: Thing, tree: Node, *, message: str | None, inputs: Mapping[str, Any]
+    ) -> Talked:
+        """Run a conversation tree on behalf of a Thing; its calls are in the Thing's history.
+
+        Raises RecipeError where nobody can, and Unfitting where an answer cannot be used.
+        """
+        if self._talker is None:
+            raise RecipeError(f"{self.stage_id}: this stage has nobody to run a tree")
+        number = self.calls.next_number(thing, 0, self.stage_id)
+        talk = Talk(
+            thing_id=thing.id,
+            stage_id=self.stage_id,
+            number=number,
+            tree=tree,
+            message=message,
+            inputs=inputs,
+        )
+        talked = await self._counted(self._talker(talk))
+        for more, call in enumerate(talked.calls):
+            answer = Answer(text="", call=call, model=", ".join(talked.models))
+            self.calls.add(thing, number + more, 0, answer)
+        return talked
+
     async def inside(self, name: str, things: Sequence[Thing]) -> AsyncGenerator[Thing, None]:
         """Send Things through stages of the block's own (see BlockType); give what leaves them.
 
@@ -211,31 +235,6 @@ class BlockContext:
         async with contextlib.aclosing(made):
             async for thing in made:
                 yield thing
-
-    async def talk(
-        self, thing: Thing, tree: Node, *, message: str | None, inputs: Mapping[str, Any]
-    ) -> Talked:
-        """Run a conversation tree on behalf of a Thing; its calls are in the Thing's history.
-
-        Raises RecipeError where nobody can, and Unfitting where an answer cannot be used.
-        """
-        if self._talker is None:
-            raise RecipeError(f"{self.stage_id}: this stage has nobody to run a tree")
-        number = self.calls.next_number(thing, 0, self.stage_id)
-        talked = await self._talker(
-            Talk(
-                thing_id=thing.id,
-                stage_id=self.stage_id,
-                number=number,
-                tree=tree,
-                message=message,
-                inputs=inputs,
-            )
-        )
-        for more, call in enumerate(talked.calls):
-            answer = Answer(text="", call=call, model=", ".join(talked.models))
-            self.calls.add(thing, number + more, 0, answer)
-        return talked
 
     async def once(self, key: str, make: Callable[[], Awaitable[Any]]) -> Any:
         """Give the value that is noted under a key, else the JSON data that `make` gives, noted.
