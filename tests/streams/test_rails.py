@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from mergepoint import Step
 from mergepoint.streams.block import block
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.flow.each import each
@@ -280,10 +281,11 @@ def test_a_long_row_of_stages_names_the_one_that_waits_for_nobody() -> None:
 
 
 def test_work_that_is_slow_is_no_deadlock() -> None:
-    """A call, and what is noted, may take longer than the time in which something has to move."""
-    recipe = Recipe("r", (asks(), Stage("once", params={"at": 50})), rails={"deadlock": 2.0})
+    """Calls, trees and what is noted may take longer than the time in which something moves."""
+    talks = Stage("pipeline", params={"tree": Step("Go on.", name="go")})
+    recipe = Recipe("r", (asks(), Stage("once", params={"at": 50}), talks), rails={"deadlock": 2.0})
     contents, run, _ = ran(recipe, ["a"], model=slow(50.0))
-    assert (contents, stopped(run)) == (["to a"], [])
+    assert (contents, stopped(run)) == (["to Go on."], [])
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
