@@ -79,17 +79,19 @@ def stages(depth: int = 2) -> st.SearchStrategy[tuple[Stage, ...]]:
     simple += [Stage("checkpoint", params={"name": "here"}), Stage("dedupe")]
     one = st.sampled_from(simple)
     if depth:
-        one = one | st.builds(nested, stages(depth - 1), st.sampled_from(["", "each", "recurrent"]))
+        kinds = st.sampled_from(["", "each", "recurrent", "where", "deadline"])
+        one = one | st.builds(nested, stages(depth - 1), kinds)
     return st.lists(one, min_size=1, max_size=4).map(tuple)
 
 
 def nested(inside: tuple[Stage, ...], kind: str) -> Stage:
-    """Give a recipe in a recipe: in a row, by item, or around and around."""
+    """Give a recipe in a recipe: in a row, by item, around and around, for some, or timed."""
     if kind == "recurrent":
         inside = (SHORT,)
-    rails = {"max_iterations": 2}
-    about: dict[str, Any] = {kind: True} if kind else {}
-    return Stage(Recipe("nested", inside, rails=rails, **about))
+    rails = {"max_iterations": 2, "deadline": 3600.0 if kind == "deadline" else None}
+    about: dict[str, Any] = {kind: True} if kind in ("each", "recurrent") else {}
+    some: Any = {"content": {"matches": "a"}} if kind == "where" else None
+    return Stage(Recipe("nested", inside, rails=rails, **about), where=some)
 
 
 def has_checkpoint(inside: tuple[Stage, ...]) -> bool:

@@ -84,7 +84,7 @@ class Drain(Runnable[State, State]):
         stages = wired(input["plan"][input["worked"] :], self._units)
         given = [Thing.from_plain(one) for one in input["things"]]
         things = []
-        async with aclosing(work.once(stages, each(given))) as stream:
+        async with aclosing(work.segment(stages, each(given))) as stream:
             async for thing in stream:
                 things.append(thing.to_plain())
                 if self._last:

@@ -12,8 +12,8 @@ from mergepoint.core.errors import BudgetExceeded, RailError, StepError
 from mergepoint.core.merge import last_response
 from mergepoint.core.path import SEPARATOR, join
 from mergepoint.core.state import State
+from mergepoint.models.inner_purse import InnerPurse
 from mergepoint.models.purse import Purse
-from mergepoint.models.purses import Purses
 from mergepoint.run.calls import Calls
 from mergepoint.run.facts import Facts, given_inputs
 from mergepoint.run.interpret import Live
@@ -97,7 +97,7 @@ def _config(passing: Passing, calls: Calls, at: str, heard: _Heard) -> RunnableC
             for one in known
             if one.key.run == passing.run_id and f"{one.path}/".startswith(below)
         )
-        purse = own if purse is None else Purses(own, purse)
+        purse = own if purse is None else InnerPurse(own, purse)
     for one in recorders:
         inside = Recorder(one.journal, on_event=heard.then(one), answers=one.answers, purse=purse)
         inside.digests = one.digests
