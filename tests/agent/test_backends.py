@@ -78,7 +78,7 @@ def test_code_with_half_a_surrogate_pair_is_run(runner: CodeRunner) -> None:
 def test_what_was_printed_is_kept_when_the_time_is_over(runner: CodeRunner) -> None:
     """A run that takes too long is ended and keeps the part that it printed."""
     run = ran(
-        runner, "import time\nprint('part', end='')\nwhile True:\n    time.sleep(0.1)", wall=1
+        runner, "import time\nprint('part', end='')\nwhile True:\n    time.sleep(0.1)", wall=2.5
     )
     assert (run.output, run.stopped, run.exit_code, run.ok) == ("part", "wall", None, False)
 

@@ -204,9 +204,11 @@ def test_limits_hold_while_the_loop_is_busy(bubblewrap: Bubblewrap, machine: Mac
 
     async def busy() -> str | None:
         begun = asyncio.Event()
-        job = CodeJob(code=marked(mark), limits=Limits(wall=2))
+        job = CodeJob(code=marked(mark), limits=Limits(wall=2.5))
         task = asyncio.create_task(bubblewrap.run(job, on_output=lambda _: begun.set()))
-        await begun.wait()
+        first = asyncio.create_task(begun.wait())
+        await asyncio.wait((task, first), return_when=asyncio.FIRST_COMPLETED)
+        first.cancel()
         becomes(False, lambda: bool(machine.processes_of(mark)))
         return (await task).stopped
 

@@ -20,11 +20,7 @@ RAN = {2: [0], 3: [1, 0], 6: [0], 7: [0], 8: [0], 9: [0], 10: [0, 0]}
 def test_ten_requests_are_answered_in_the_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Chat, skills, scripts, one mended, cancelled, re-planned, sent back, gone on with.
-
-    Each answer is there once, on stdout and in the session; each plan, program and output is a
-    step with its path and attempt.
-    """
+    """Each answer is there once, and each plan, program and run is a step with path and attempt."""
     said = "\n".join(line for request in TALK for line in request)
     monkeypatch.setattr("sys.stdin", io.StringIO(said + "\n"))
     assert converse(setup(str(tmp_path))) == 0

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from functools import partial
 from typing import Any
 
+from langchain_core.runnables import RunnableConfig
 from tests.benchmarks.model import EchoModel
 from tests.benchmarks.result import Ratio, Results, Spent
 from tests.benchmarks.timing import Times
@@ -76,7 +77,8 @@ async def _recipe(items: int, width: int) -> float:
 
 async def _door(items: int, width: int) -> float:
     ledger = Ledger({"r": Budget(calls=10**9)}, root="r")
-    ask = asker_of(EchoModel(), Passing("r", Recorder(MemoryJournal()), ledger), Policy())
+    config: RunnableConfig = {"callbacks": [Recorder(MemoryJournal())]}
+    ask = asker_of(EchoModel(), Passing(run_id="r", config=config, purse=ledger), Policy())
 
     async def one(number: int) -> Answer:
         return await ask(

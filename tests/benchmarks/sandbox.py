@@ -27,11 +27,14 @@ def one_run_of_code(rounds: int, repetitions: int, results: Results) -> None:
             print(missing, file=sys.stderr)
     found: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(repetitions):
-        for name, run in contenders.items():
-            start = time.perf_counter()
-            for _ in range(rounds):
+        spent_on = dict.fromkeys(contenders, 0.0)
+        for _ in range(rounds):
+            for name, run in contenders.items():
+                start = time.perf_counter()
                 run()
-            found[name].append((time.perf_counter() - start) / rounds)
+                spent_on[name] += time.perf_counter() - start
+        for name, seconds in spent_on.items():
+            found[name].append(seconds / rounds)
     times = {name: Times(tuple(seconds)) for name, seconds in found.items()}
     bare = times["python -c pass"]
     for name, spent in times.items():

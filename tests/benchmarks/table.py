@@ -18,6 +18,7 @@ LEGEND = (
     "s/s  a session of many turns against one of few; its times are for a turn",
     "r/p  a run of code against a bare interpreter; its times are for a run",
     "p/w  the stream primitive against asyncio by hand; its times are for an item and stage",
+    "r  calls by a recipe      d  the same calls by the door alone      x  a recipe without a door",
     "p/ideal  against the sum of latencies      p/most  against what it may make",
     "sj, fj  the same with a journal in a file; hq  h with SqliteSaver, durability sync",
     "Goals are upper limits for the median of the ratios of all repetitions.",

@@ -63,7 +63,9 @@ def play(page: Page) -> Iterator[Shown]:
                 printed = None
                 continue
             if "file" in fence.marks:
-                Path(fence.marks["file"]).write_text(fence.text, encoding="utf-8")
+                file = Path(fence.marks["file"])
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(fence.text, encoding="utf-8")
             printed = _run(fence, where, module)
 
 

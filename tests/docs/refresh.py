@@ -28,6 +28,7 @@ def drawings() -> dict[str, str]:
     """Give the drawings that the pages show, by file name."""
     tree = resolve_target("image_prompt").tree
     return {
+        "agent.svg": to_svg(resolve_target("plan_code_execute").tree),
         "image_prompt.svg": to_svg(tree),
         "stage.svg": to_svg(tree, path="pipeline/initial_prompt"),
     }

@@ -113,7 +113,7 @@ def test_several_gates_are_open_at_once(tmp_path: Path) -> None:
     both = [Gate(Step(name), name=name, capture_key=name) for name in "ab"]
     node = Block(both, name="work", parallel=True)
     waiting(tmp_path, node)
-    assert [one.path for one in pending(gates(tmp_path))] == ["work/a", "work/b"]
+    assert {one.path for one in pending(gates(tmp_path))} == {"work/a", "work/b"}
     waiting(tmp_path, node, {"work/a": "approve"}, resume="r")
     assert [one.path for one in pending(gates(tmp_path))] == ["work/b"]
 

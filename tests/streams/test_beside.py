@@ -14,13 +14,16 @@ from hypothesis import strategies as st
 from mergepoint.core.errors import RecipeError
 from mergepoint.streams.ask import Answer, Ask
 from mergepoint.streams.block_error import BlockError
+from mergepoint.streams.compile_recipe import compile_recipe
 from mergepoint.streams.drawn import stage_lines
 from mergepoint.streams.plan import plan
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_yaml import recipe_from_yaml, recipe_to_yaml
+from mergepoint.streams.run_recipe import run_recipe
 from mergepoint.streams.thing import Thing
 from mergepoint.streams.work import Work
 from mergepoint.testing.blocks import Source
+from mergepoint.testing.scripted import ScriptedModel
 from mergepoint.testing.simulated import simulate
 
 TOLD = Stage("apply", params={"prompt": "Say {{ content }}"}, where={"x": 1})
@@ -156,13 +159,33 @@ def test_conditions_of_stages_are_checked() -> None:
     with pytest.raises(RecipeError, match=r":4: .*needs the prop 'scor'"):
         plan(recipe_from_yaml(text))
     with pytest.raises(RecipeError, match="is no regular expression"):
-        Stage("vote", where={"content": {"matches": "("}})  # type: ignore[dict-item]
+        Stage("vote", where={"content": {"matches": "("}})
     plan(Recipe("r", (Stage("vote", where={"status": "failed"}),)))
+
+
+def test_conditions_take_knobs() -> None:
+    """A knob is put into a condition; one that does not fit, or is none, is told with its line."""
+    text = """
+name: r
+knobs: {good: 60, branch: loud}
+needs: [score, branch]
+stages:
+  - type: vote
+    where: {score: {below: "{{ good }}"}, branch: "{{ branch }}"}
+"""
+    recipe = recipe_from_yaml(text)
+    assert recipe_from_yaml(recipe_to_yaml(recipe)) == recipe
+    lines = "\n".join(stage_lines(plan(recipe, {"good": 70})))
+    assert 'where score below 70.0, branch is "loud"' in lines
+    with pytest.raises(RecipeError, match=r":7: .*where\.score\.below: .* valid number, not 'x'"):
+        plan(recipe_from_yaml(text.replace("good: 60", "good: x")))
+    with pytest.raises(RecipeError, match=r":7: .*there is no knob 'god' \(did you mean 'good'"):
+        plan(recipe_from_yaml(text.replace("{{ good }}", "{{ god }}")))
 
 
 def test_a_condition_that_cannot_be_asked_says_where() -> None:
     """A text where a number is compared is told with stage and item."""
-    recipe = Recipe("r", (Stage("vote", where={"x": {"above": 1}}),), needs=("x",))  # type: ignore[dict-item]
+    recipe = Recipe("r", (Stage("vote", where={"x": {"above": 1}}),), needs=("x",))
 
     async def all_of_it() -> Any:
         async with aclosing(work(recipe).stream(Source([Thing("a", {"x": "b"})]))) as stream:
@@ -170,3 +193,14 @@ def test_a_condition_that_cannot_be_asked_says_where() -> None:
 
     with pytest.raises(BlockError, match=r'r\.stage_1\.vote \(where\), item 0: x is "b"'):
         simulate(all_of_it)
+
+
+def test_a_compiled_recipe_lets_them_pass_too() -> None:
+    """As a graph it gives what the executor gives: conditions on blocks, recipes and barriers."""
+    inner = Recipe("inner", (TOLD, Stage("accumulate")), needs=("x",))
+    recipe = Recipe("r", (TOLD, Stage(inner, where={"x": 0}), GROUPED, VOTED), needs=("x",))
+    items = [Thing(str(number), {"x": number % 2}) for number in range(5)]
+    model = ScriptedModel(default=lambda messages: f"to {messages[-1].text}")
+    lazy = run_recipe(recipe, items, model=model, runs=None)
+    out = compile_recipe(recipe, model=model).invoke({"items": items})
+    assert [Thing.from_plain(one) for one in out["things"]] == list(lazy.things)

@@ -46,7 +46,7 @@ def test_share_tells_each_what_the_others_say() -> None:
 
 def test_chain_shows_each_what_was_answered_before() -> None:
     """One after the other; who failed is passed over, and answers that are none fail alone."""
-    replies = Replies(lambda ask: f"to {ask.prompt.rpartition('|')[2]}")
+    replies = Replies(lambda ask: f"to {str(ask.prompt).rpartition('|')[2]}")
     items = ["a", Thing("b", {"status": "failed"}), "c"]
     params = {"prompt": "{{ earlier }}|{{ content }}"}
     things = run_block("chain", items, params, asker=replies)
@@ -114,7 +114,7 @@ def test_a_recipe_in_python_takes_functions(tmp_path: Path) -> None:
     again = run_recipe(recipe, runs=tmp_path, resume="one")
     assert live.things == again.things
     assert live.things[0].props["observation"] == "A"
-    with pytest.raises(RecipeError, match="where it takes an object, give 'module:name'"):
+    with pytest.raises(RecipeError, match="is an object; give what a text can hold"):
         recipe_to_yaml(recipe)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mergepoint import Step
 from mergepoint.streams.block import block
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.flow.each import each
@@ -94,7 +96,7 @@ def ran(
     recipe: Recipe, items: Any, *, seed: int = 0, **options: Any
 ) -> tuple[list[Any], RecipeRun, float]:
     """Run on a simulated loop; give the contents, the run and the simulated seconds it took."""
-    run = RecipeRun.of(recipe, items, Wanted(runs=None, registry=REGISTRY, **options))
+    run = RecipeRun.of(recipe, items, Wanted(registry=REGISTRY, **{"runs": None, **options}))
 
     async def main() -> tuple[list[Any], float]:
         things = [thing.content async for thing in run.stream()]
@@ -279,10 +281,11 @@ def test_a_long_row_of_stages_names_the_one_that_waits_for_nobody() -> None:
 
 
 def test_work_that_is_slow_is_no_deadlock() -> None:
-    """A call, and what is noted, may take longer than the time in which something has to move."""
-    recipe = Recipe("r", (asks(), Stage("once", params={"at": 50})), rails={"deadlock": 2.0})
+    """Calls, trees and what is noted may take longer than the time in which something moves."""
+    talks = Stage("pipeline", params={"tree": Step("Go on.", name="go")})
+    recipe = Recipe("r", (asks(), Stage("once", params={"at": 50}), talks), rails={"deadlock": 2.0})
     contents, run, _ = ran(recipe, ["a"], model=slow(50.0))
-    assert (contents, stopped(run)) == (["to a"], [])
+    assert (contents, stopped(run)) == (["to Go on."], [])
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
@@ -341,6 +344,17 @@ def test_a_cancellation_of_the_reader_stays_one(moment: float) -> None:
         return task.cancelled()
 
     assert all(SimulatedLoop(seed=seed).run(main) for seed in range(20))
+
+
+def test_what_a_deadline_ended_goes_on_when_it_is_resumed(tmp_path: Path) -> None:
+    """The time counts anew, what is on record takes none of it, and so a run gets further."""
+    recipe = Recipe("r", (asks(),), rails={"deadline": 5.0})
+    options: dict[str, Any] = {"runs": tmp_path}
+    first, _, _ = ran(recipe, list("abcdef"), model=slow(2.0), run_id="r1", **options)
+    second, _, _ = ran(recipe, None, model=slow(2.0), resume="r1", **options)
+    third, run, _ = ran(recipe, None, model=slow(2.0), resume="r1", **options)
+    assert (len(first), len(second), len(third)) == (3, 6, 6)
+    assert stopped(run) == []
 
 
 def test_why_it_stopped_survives_a_process() -> None:

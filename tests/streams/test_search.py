@@ -80,7 +80,8 @@ def searching(strategy: str, *, width: int = 1, **params: Any) -> Recipe:
 def begun(strategy: str, **params: Any) -> Search:
     """Give a search from the root 0."""
     told = {"strategy": strategy, "next": NEXT, **params}
-    plan_of: Any = params_of(WAYS[strategy], told, where="s")
+    way: Any = WAYS[strategy]
+    plan_of: Any = params_of(way, told, where="s")
     found: Search = plan_of.begin("0", random.Random(1))  # noqa: S311  (a simulation, no secrets)
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +46,16 @@ class Equipment:
         """Give the functions that a plan's program may call: those of its skill."""
         return self.skills[plan.skill].functions() if plan.action == "execute_skill" else {}
 
+    def job(self, code: str, plan: Plan, asked: list[str]) -> CodeJob:
+        """Give a program as a job; what it wants done next is added to `asked`."""
+
+        def go_on(what: str) -> str:
+            asked.append(str(what))
+            return "End here; another program follows."
+
+        tools = {**self.tools_for(plan), GO_ON: go_on}
+        return CodeJob(code=code, files=self.files_for(plan), tools=tools, limits=self.limits)
+
     def found_runner(self) -> CodeRunner:
         """Give the runner. Raises SandboxMissing where none is safe here."""
         if self.runner is None or isinstance(self.runner, str):
@@ -65,42 +75,55 @@ def executing(
 
     @reads("plan", "code_review", defaults={"code": "", "run": None})
     async def execute(context: CallContext) -> dict[str, Any]:
-        before = context.read("run") or {"attempt": 0, "round": 0, "ok": False, "next": ""}
-        count = {
-            "attempt": 1 if before["ok"] else before["attempt"] + 1,
-            "round": before["round"],
-        }
+        before = context.read("run") or _NOTHING
         review = context.read("code_review")
         if review["decision"] == "reject":
-            refused = review["feedback"] or "it was rejected"
-            kept = {"so_far": before.get("so_far", "")}
-            return {"output": None, "ok": False, "next": "", "refused": refused, **kept, **count}
-        plan = plan_of(context.read("plan"))
+            return _refused(before, review["feedback"] or "it was rejected")
         asked: list[str] = []
-
-        def go_on(what: str) -> str:
-            asked.append(str(what))
-            return "End here; another program follows."
-
-        job = CodeJob(
-            code=context.read("code"),
-            files=equipment.files_for(plan),
-            tools={**equipment.tools_for(plan), GO_ON: go_on},
-            limits=equipment.limits,
-        )
         told = OUTPUT.get()
         listen = None if told is None else (lambda piece: told(context.path, piece))
+        job = equipment.job(context.read("code"), plan_of(context.read("plan")), asked)
         run = await equipment.found_runner().run(job, on_output=listen)
-        count["round"] += run.ok
-        next_ = asked[-1] if asked and run.ok else ""
-        return {**_plain(run), "next": next_, "so_far": _so_far(before, run), **count}
+        return _ran(before, run, asked)
 
     return execute
 
 
+_NOTHING: Mapping[str, Any] = {"attempt": 0, "round": 0, "ok": False, "so_far": ""}
+
+
+def _refused(before: Mapping[str, Any], why: str) -> dict[str, Any]:
+    """Give the result where nothing was run."""
+    return {
+        "output": None,
+        "ok": False,
+        "next": "",
+        "refused": why,
+        "so_far": before["so_far"],
+        "attempt": _attempt(before),
+        "round": before["round"],
+    }
+
+
+def _ran(before: Mapping[str, Any], run: CodeRun, asked: Sequence[str]) -> dict[str, Any]:
+    """Give the result of a run, after the one before it."""
+    return {
+        **_plain(run),
+        "next": asked[-1] if asked and run.ok else "",
+        "so_far": _so_far(before, run),
+        "attempt": _attempt(before),
+        "round": before["round"] + run.ok,
+    }
+
+
+def _attempt(before: Mapping[str, Any]) -> int:
+    """Give how many tries there were since a program went well."""
+    return 1 if before["ok"] else int(before["attempt"]) + 1
+
+
 def _so_far(before: Mapping[str, Any], run: CodeRun) -> str:
     """Give the output of all programs that went well."""
-    texts = [before.get("so_far", ""), run.output if run.ok else ""]
+    texts = [before["so_far"], run.output if run.ok else ""]
     return clipped("\n".join(text.rstrip() for text in texts if text.strip()))
 
 

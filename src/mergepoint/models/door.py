@@ -23,7 +23,8 @@ from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 
 from mergepoint.models.aside import in_time, pieces_in_time
-from mergepoint.models.passage import as_chunk, enter
+from mergepoint.models.chunks import as_chunk
+from mergepoint.models.passage import enter
 from mergepoint.models.scope import Scope
 from mergepoint.models.scoped import OWN, opened
 from mergepoint.models.under_way import aasked, asked, astreamed, streamed
@@ -144,8 +145,7 @@ def _agenerate_through(own: Callable[..., Any]) -> Callable[..., Any]:
         for attempt in passage.attempts():
             await attempt.apause()
             with attempt:
-                result: ChatResult = await attempt.landing.whole(ask())
-                attempt.answered(result)
+                result = await attempt.answer(ask)
         return result
 
     return _with_signature(_agenerate)

@@ -52,13 +52,15 @@ class Landing:
     """One attempt in flight, in a task of its own, so that a cancellation does not reach it.
 
     A cancelled attempt goes on for up to the grace limit. `cancelled` then holds the
-    cancellation, which is due once the answer is on record. A second one drops the attempt.
+    cancellation, which is due once the answer is on record. A second one drops the attempt, which
+    is then `given_up`, as one that takes too long.
     """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._left = limits.timeout
         self.cancelled: asyncio.CancelledError | None = None
+        self.given_up = False
         self.pieces: list[Any] = []
 
     async def whole(self, work: Coroutine[Any, Any, T]) -> T:
@@ -69,6 +71,7 @@ class Landing:
         except asyncio.CancelledError as error:
             await self._land(task, error)
         if not task.done():
+            self.given_up = True
             await _drop(task)
             raise self._limits.overdue()
         return task.result()
@@ -124,6 +127,7 @@ class Landing:
         try:
             await _end_of(task, self._limits.landing)
         finally:
+            self.given_up = not task.done()
             await _drop(task)
         if not task.done() or task.cancelled():
             raise error

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from langchain_core.language_models.chat_models import generate_from_stream
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
-from langchain_core.messages.tool import tool_call_chunk
+from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 
 from mergepoint.core.errors import StepError
 from mergepoint.models.attempts import CLOCK, Clock, wait_before_next
+from mergepoint.models.chunks import says_something
 from mergepoint.models.halt import HALT
 from mergepoint.models.landing import GRACE, Landing, Limits
 from mergepoint.models.purse import Purse, Reservation
@@ -133,6 +132,7 @@ class Attempt:
         self._reservation: Reservation | None = None
         self._halt = HALT.get()
         self._given_on = False
+        self._written = False
         self._held: list[ChatGenerationChunk] = []
         self.landing = Landing(passage.limits)
         self.number = number
@@ -161,6 +161,24 @@ class Attempt:
         self._started = now()
         return self
 
+    async def answer(self, ask: Callable[[], Awaitable[ChatResult]]) -> ChatResult:
+        """Give the model's answer, which is written down before anything else on the loop runs.
+
+        A kill in between would pay for it again. Raises what the model raises, StepError for an
+        answer that cannot be used, and CallTimeout.
+        """
+        result = await self.landing.whole(self._taken(ask))
+        if not self._written:  # it was given up, and answered all the same
+            self.answered(result)
+        return result
+
+    async def _taken(self, ask: Callable[[], Awaitable[ChatResult]]) -> ChatResult:
+        result = await ask()
+        if not self.landing.given_up:
+            self.answered(result)
+            self._write(None)
+        return result
+
     def answered(self, result: ChatResult) -> None:
         """Take in the model's answer. Raises StepError for one that cannot be used."""
         generations = getattr(result, "generations", None)
@@ -175,7 +193,7 @@ class Attempt:
     def ready(self, chunk: ChatGenerationChunk) -> list[ChatGenerationChunk]:
         """Give the chunks of a stream that may be given on: none until one says something."""
         self._held.append(chunk)
-        self._given_on = self._given_on or _says_something(chunk)
+        self._given_on = self._given_on or says_something(chunk)
         return self._let_go() if self._given_on else []
 
     def streamed(self, chunks: list[ChatGenerationChunk]) -> list[ChatGenerationChunk]:
@@ -201,8 +219,7 @@ class Attempt:
     ) -> bool:
         call = self._passage.call
         try:
-            held = self._reservation
-            self._record(error, None if held is None else held.settle(self._message, error))
+            self._write(error)
         finally:
             if self._halt is not None:
                 self._halt.end(self)
@@ -216,6 +233,13 @@ class Attempt:
         if self.next_in is None and self.number > 1:
             error.add_note(f"attempt {self.number}; the record has those before it as failures")
         return self.next_in is not None
+
+    def _write(self, error: BaseException | None) -> None:
+        """Settle what was held back and write the record, once."""
+        if not self._written:
+            self._written = True
+            held = self._reservation
+            self._record(error, None if held is None else held.settle(self._message, error))
 
     def _record(self, error: BaseException | None, cost: float | None) -> CallRecord:
         call, messages = self._passage.call, self._passage.messages
@@ -254,27 +278,3 @@ def enter(messages: Sequence[BaseMessage]) -> Passage | None:
         return None
     call.entered = True
     return Passage(call, messages)
-
-
-def as_chunk(result: ChatResult) -> ChatGenerationChunk:
-    """Give a whole answer as the one chunk of a stream."""
-    message = result.generations[0].message
-    whole = AIMessageChunk(
-        **message.model_dump(exclude={"type", "tool_calls", "invalid_tool_calls"}),
-        tool_call_chunks=[
-            tool_call_chunk(
-                name=call["name"], args=json.dumps(call["args"]), id=call["id"], index=index
-            )
-            for index, call in enumerate(getattr(message, "tool_calls", ()))
-        ],
-        chunk_position="last",
-    )
-    return ChatGenerationChunk(message=whole)
-
-
-def _says_something(chunk: ChatGenerationChunk) -> bool:
-    """Say whether a chunk has more than what a provider opens a stream with."""
-    message = chunk.message
-    content = message.content.strip() if isinstance(message.content, str) else message.content
-    calls = getattr(message, "tool_call_chunks", None)
-    return bool(content or calls or message.additional_kwargs)

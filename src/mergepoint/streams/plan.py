@@ -8,18 +8,19 @@ from pathlib import Path
 from typing import Any, cast
 
 from langchain_core.language_models import BaseChatModel
+from pydantic import BaseModel
 
 from mergepoint.core.errors import RecipeError
 from mergepoint.core.path import nearest
 from mergepoint.streams.block_type import BlockType
 from mergepoint.streams.gather import Gather
-from mergepoint.streams.knobs import Location, knob_faults, turned
+from mergepoint.streams.knobs import Location, knob_faults, read_knobs, turned
 from mergepoint.streams.library import LIBRARY, Library
-from mergepoint.streams.params import check_params, params_of
+from mergepoint.streams.params import ParamFault, check_params, params_of
 from mergepoint.streams.planned import PlannedRecipe, PlannedStage
 from mergepoint.streams.recipe import MAX_STAGES, Recipe, Stage, as_policy
 from mergepoint.streams.registry import REGISTRY, Registry
-from mergepoint.streams.where import asked_for
+from mergepoint.streams.where import Held, as_data, asked_for, is_open
 from mergepoint.tree.budget import as_budget
 from mergepoint.tree.policy import Policy
 from mergepoint.tree.strict_yaml import Document
@@ -124,8 +125,9 @@ class _Search:
     ) -> PlannedStage | PlannedRecipe | None:
         if self.count > MAX_STAGES:  # recipes in recipes multiply: nothing more is looked up
             return None
-        stage, at = recipe.stages[number - 1], ("stages", number - 1)
-        stage_id = f"{prefix}.stage_{number}.{stage.label}"
+        at = ("stages", number - 1)
+        stage_id = f"{prefix}.stage_{number}.{recipe.stages[number - 1].label}"
+        stage = self._turned(recipe, number, values, stage_id)
         try:
             kind = self._found(stage.type)
         except RecipeError as error:
@@ -138,7 +140,7 @@ class _Search:
                 return None
             return self.recipe(kind, params, stage_id, around, stage, handed)
         self.count += 1
-        checked = self._checked(recipe, (*at, "params"), stage_id, kind, params)
+        checked = self._checked(kind, params, recipe, number, stage_id)
         if checked is None:
             return None
         return PlannedStage(
@@ -153,14 +155,40 @@ class _Search:
             policy=handed.policy,
         )
 
+    def _turned(
+        self, recipe: Recipe, number: int, values: Mapping[str, Any], stage_id: str
+    ) -> Stage:
+        """Give a stage with knobs put into its condition; one with faults is without it."""
+        stage, at = recipe.stages[number - 1], ("stages", number - 1)
+        if stage.where is None or not is_open(stage.where):
+            return stage
+        data = turned(as_data(stage.where), values)
+        for name in read_knobs(data):
+            problem = f"where: there is no knob {name!r}{nearest(name, values)}"
+            self._fault(recipe, (*at, "where"), stage_id, problem)
+            return replace(stage, where=None)
+        held = check_params(Held, {"where": data})
+        if isinstance(held, Held):
+            return replace(stage, where=held.where)
+        for fault in held:
+            self._fault(recipe, (*at, *fault.location), stage_id, str(fault))
+        return replace(stage, where=None)
+
     def _checked(
-        self, recipe: Recipe, at: Location, stage_id: str, kind: BlockType[Any], params: Any
-    ) -> Any:
-        checked = check_params(kind.params, params)
-        if not isinstance(checked, tuple):
+        self,
+        kind: BlockType[Any],
+        params: Mapping[str, Any],
+        recipe: Recipe,
+        number: int,
+        stage_id: str,
+    ) -> BaseModel | None:
+        """Give the params of a block, or None where they have faults."""
+        checked: BaseModel | tuple[ParamFault, ...] = check_params(kind.params, params)
+        if isinstance(checked, BaseModel):
             return checked
         for fault in checked:
-            self._fault(recipe, (*at, *fault.location), stage_id, str(fault))
+            at: Location = ("stages", number - 1, "params", *fault.location)
+            self._fault(recipe, at, stage_id, str(fault))
         return None
 
     def _with_inside(

@@ -16,7 +16,7 @@ from mergepoint.streams.gather import Gather
 from mergepoint.streams.params import Params, params_of
 from mergepoint.streams.rails import Rails
 from mergepoint.streams.sealed import NOTHING, SealedDict, SealedList, sealed
-from mergepoint.streams.where import Where
+from mergepoint.streams.where import MayHold, Where
 from mergepoint.tree.budget import Budget, as_budget
 from mergepoint.tree.policy import Policy, policy_of
 from mergepoint.tree.strict_yaml import Document
@@ -59,7 +59,7 @@ class Stage:
         if self.batch is not None:
             object.__setattr__(self, "batch", params_of(Gather, self.batch, where="batch"))
         if self.where is not None:
-            held = params_of(_Held, {"where": self.where}, where=self.label)
+            held = params_of(MayHold, {"where": self.where}, where=self.label)
             object.__setattr__(self, "where", held.where)
 
     @property
@@ -70,10 +70,6 @@ class Stage:
 
 class _End(Params):
     until: Where
-
-
-class _Held(Params):
-    where: Where
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from mergepoint.streams.params import Params, check_params
 from mergepoint.streams.rails import Rails
 from mergepoint.streams.recipe import Recipe, Stage, as_policy
 from mergepoint.streams.sealed import plain
-from mergepoint.streams.where import Where, as_data
+from mergepoint.streams.where import OpenWhere, Where, as_data
 from mergepoint.tree.budget import LIMITS, as_budget
 from mergepoint.tree.policy import Policy, Retry
 from mergepoint.tree.strict_yaml import Document, YamlError, dump, load, load_file, refusals
@@ -51,7 +51,7 @@ class StageFields(Params):
 
     type: str = Field(description="the name of a block or of a recipe")
     params: dict[str, JsonValue] = Field(default={}, description="what the block is told")
-    where: Where | None = Field(
+    where: OpenWhere | None = Field(
         default=None, description="only Things for which this holds; others pass it by"
     )
     batch: Gather | None = Field(default=None, description="work on batches, one after the other")

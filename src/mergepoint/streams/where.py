@@ -22,9 +22,12 @@ from pydantic import (
     Field,
     JsonValue,
     Tag,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     model_validator,
 )
 
+from mergepoint.streams.knobs import read_knobs
 from mergepoint.streams.params import Params
 from mergepoint.streams.reading import CONTENT, number
 from mergepoint.streams.thing import Thing
@@ -79,6 +82,31 @@ Where = Annotated[
     Discriminator(_is_any),
     Field(description="conditions on props"),
 ]
+
+
+class Held(Params):
+    """A condition."""
+
+    where: Where
+
+
+def is_open(where: Any) -> bool:
+    """Say whether a condition has places for knobs, so that it is not known yet."""
+    return any(read_knobs(as_data(where)))
+
+
+def _or_open(given: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    return given if is_open(given) else check(given)
+
+
+OpenWhere = Annotated[Where, WrapValidator(_or_open)]
+"""A condition, or one with places for knobs, which stays as it was given."""
+
+
+class MayHold(Params):
+    """A condition that may be open."""
+
+    where: OpenWhere
 
 
 def holds(where: Where, thing: Thing) -> bool:

@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from mergepoint.agent.code_job import CodeJob
 from mergepoint.agent.code_run import CodeRun
@@ -115,25 +114,27 @@ class Bubblewrap:
             for end in (hear, tell):
                 opened.callback(os.close, end)
             given = _given(job, opened)
-            arguments = [
-                *(bwrap, *_NAMESPACES, "--seccomp", str(rules.fileno()), "--info-fd", str(tell)),
-                *_environment(),
-                *_system(self.readable),
-                *_of_the_kernel(),
-                *_folders(job.limits),
-                *(word for name, how, what in given for word in (how, what, f"{WORK}/{name}")),
-                *("--remount-ro", "/", "--chdir", WORK, "--"),
-            ]
-            python = self._interpreter()
+            descriptors = ("--seccomp", str(rules.fileno()), "--info-fd", str(tell))
+            begin = (*_as_nobody(), bwrap, *_NAMESPACES, *descriptors, *self._mounts(job, given))
+            python = str(self._interpreter())
             return start(
                 job,
-                lambda rest: [*arguments, str(python), *rest],
+                lambda rest: [*begin, "--chdir", WORK, "--", python, *rest],
                 confined=True,
                 keep=(rules.fileno(), tell, *(int(what) for _, how, what in given if how == _COPY)),
                 info=hear,
                 env={},  # bwrap keeps its own readable in /proc/1/environ, --clearenv or not
-                **_as_nobody(),
+                cwd="/",
             )
+
+    def _mounts(self, job: CodeJob, given: Sequence[tuple[str, str, str]]) -> Iterator[str]:
+        yield from _environment()
+        yield from _system(self.readable)
+        yield from _of_the_kernel()
+        yield from _folders(job.limits)
+        for name, how, what in given:
+            yield from (how, what, f"{WORK}/{name}")
+        yield from ("--remount-ro", "/")
 
     def _interpreter(self) -> Path:
         for python in (self.python,) if self.python else _PYTHONS:
@@ -143,10 +144,17 @@ class Bubblewrap:
         raise SandboxMissing(f"there is no interpreter that it could see: {tried}")
 
 
-def _as_nobody() -> dict[str, Any]:
+def _as_nobody() -> tuple[str, ...]:
+    """Give the start of the command that makes us nobody, where we are root.
+
+    A program for it, since Python itself would have to copy this process for that.
+    """
     if os.geteuid() != 0:
-        return {}
-    return {"user": NOBODY, "group": NOBODY, "extra_groups": [], "cwd": "/"}
+        return ()
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        raise SandboxMissing("setpriv (of util-linux) is not installed, and bwrap must not be root")
+    return (setpriv, f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--")
 
 
 def _environment() -> Iterator[str]:

@@ -34,6 +34,7 @@ class Searched(RootModel[Annotated[Way, Field(discriminator="strategy")]]):
     adds=["task", "earlier", "moves", "stopped"],
     inside=lambda params: params.root.inside(),
     inside_has=["task", "earlier"],
+    reaches_out=True,
 )
 async def search(
     items: AsyncIterator[Thing], params: Searched, ctx: BlockContext

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,9 @@ from mergepoint.apps.cli import complete
 from mergepoint.apps.cli.errors import WRONG, CommandError
 from mergepoint.apps.cli.options import JsonOption, SessionsOption, TracebackOption
 from mergepoint.apps.cli.session.arguments import named, place_of
+
+if TYPE_CHECKING:
+    from mergepoint.session.check import Flaw
 
 EXAMPLES = (
     "mergepoint session check last",
@@ -39,18 +42,7 @@ def check(
     ids = [one.session_id for one in place.sessions()] if every else session or []
     found = {name: check_session(name, sessions=place) for name in (named(place, n) for n in ids)}
     if json:
-        put_json(
-            [
-                {
-                    "session_id": name,
-                    "fine": not flaws,
-                    "flaws": [
-                        {"where": one.where, "what": one.what, "loses": one.loses} for one in flaws
-                    ],
-                }
-                for name, flaws in found.items()
-            ]
-        )
+        put_json([_facts(name, flaws) for name, flaws in found.items()])
     else:
         for name, flaws in found.items():
             for line in [f"{name}: {flaw}" for flaw in flaws] or [f"{name}: fine"]:
@@ -61,3 +53,8 @@ def check(
             tell(f"there are no sessions in {sessions}")
     if any(found.values()):
         raise typer.Exit(WRONG)
+
+
+def _facts(name: str, flaws: list[Flaw]) -> dict[str, object]:
+    told = [{"where": one.where, "what": one.what, "loses": one.loses} for one in flaws]
+    return {"session_id": name, "fine": not flaws, "flaws": told}
