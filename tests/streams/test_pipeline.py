@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from langchain_core.messages import BaseMessage
 
-from mergepoint import Block, Call, Gate, Loop, Step, Template
+from mergepoint import Block, Call, Gate, Loop, Policy, Step, Template
 from mergepoint.core.errors import RecipeError
 from mergepoint.record.file_store import FileStore
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_yaml import recipe_from_yaml
 from mergepoint.streams.run_recipe import run_recipe
 from mergepoint.streams.thing import Thing, fold
+from mergepoint.testing.clock import FakeClock
 from mergepoint.testing.scripted import ScriptedModel
 
 TREE = Block(
@@ -165,6 +166,19 @@ def test_what_its_budget_leaves_out_is_left_out_in_a_stream() -> None:
     keeps = Block(TREE.nodes, name="essay", budget={"calls": 1, "on_exhausted": "keep"})
     (thing,) = run(recipe(keeps), ["a"]).things
     assert thing.content == "2<Draft it.>"
+
+
+def test_the_policy_of_the_stage_is_for_steps_that_have_none() -> None:
+    """A step of the tree that has a policy keeps it; in loops and blocks, too."""
+    inside = [Step("One."), Step("Two.", policy=Policy(retry=2))]
+    tree = Block([Loop(inside, until=lambda ctx: True, max_iterations=2)], name="essay")
+    patient = Recipe("talks", (Stage("pipeline", params={"tree": tree}, policy={"retry": 3}),))
+    down = [ConnectionError("down")] * 2
+    with FakeClock():
+        done = run_recipe(patient, ["a"], model=ScriptedModel([*down, "x", "y"]), runs=None)
+        with pytest.raises(ConnectionError):
+            run_recipe(patient, ["a"], model=ScriptedModel(["x", *down]), runs=None)
+    assert done.things[0].content == "y"
 
 
 def test_one_thing_that_fails_stops_no_other() -> None:
