@@ -460,6 +460,19 @@ def test_without_questions_nobody_is_asked(tmp_path: Path) -> None:
     assert told == {"approved by configuration"}
 
 
+def test_odd_characters_are_kept_in_a_form_that_can_be_written(tmp_path: Path) -> None:
+    """Halves of surrogate pairs and control characters in plan, output and answer break nothing."""
+    plan = {**SCRIPT, "intent": "x \ud800"}
+    talk = Talk(
+        tmp_path, model(plan, code=[program("print(1)")], respond="done \udc00"), ["a\ud800\x1b\0"]
+    )
+    assert talk.say("hi \ud800") == "done \\udc00"
+    [run] = talk.memory.get_working_steps(type="execute")
+    assert run.content == "a\\ud800\x1b\0"
+    again = open_session("s", sessions=tmp_path)
+    assert again.get_messages() == talk.memory.get_messages()
+
+
 def test_it_is_a_tree_like_any_other(tmp_path: Path) -> None:
     """It is checked, compiled, drawn, budgeted, and its run replays from its record."""
     tree: Node = agent(runner=ScriptedRunner(["1\n"]), ask=())

@@ -43,7 +43,7 @@ def planned(conversation: Conversation) -> dict[str, Any] | None:
         steps = [f"Read {', '.join(files)}." if files else "Look into every file.", "Print sums."]
         return _plan(intent, "custom_script", "", [*steps, *_as_asked(feedback)])
     if skill:
-        steps = [f"Get the data by the tools of {skill}.", "Print what was asked for."]
+        steps = [f"Follow the skill {skill}.", "Print what was asked for."]
         return _plan(intent, "execute_skill", skill, [*steps, *_as_asked(feedback)])
     return _plan(intent, "chat", "", [])
 
@@ -59,9 +59,7 @@ def agent_answer(conversation: Conversation) -> str | None:
         return _part(task, "output")
     if task.startswith(FAILED):
         problem = _part(task, "problem").strip().splitlines() or ["no reason was given"]
-        return (
-            f"The program did not come to an end that can be told. The last problem: {problem[-1]}"
-        )
+        return f"The program did not work, so there is no result. The last problem: {problem[-1]}"
     if task.startswith(NOT_APPROVED):
         return f"Nothing was run, since no plan came about: {_part(task, 'reason')}"
     if task.startswith(CHAT):

@@ -1,0 +1,233 @@
+"""`mergepoint chat` and `mergepoint session`, on the offline model and in a real sandbox."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.apps.command import command, completions, line, on_terminal, plain
+
+from mergepoint import open_session
+from mergepoint.agent.code_job import CodeJob
+from mergepoint.agent.code_run import CodeRun
+from mergepoint.agent.skill_library import EXAMPLES, SkillLibrary
+from mergepoint.apps.cli.chat.conversing import Setup, converse
+from mergepoint.core.errors import SandboxMissing
+from mergepoint.session.sessions_at import sessions_at
+from mergepoint.testing.scripted import ScriptedModel
+from mergepoint.testing.scripted_runner import ScriptedRunner
+
+SUM = "Sum the sales by region."
+ASKED = "[l]ater: "
+
+
+def newest() -> Any:
+    """Give the session that was written last."""
+    first, *_ = sessions_at("sessions").sessions()
+    return open_session(first.session_id, sessions="sessions")
+
+
+def test_messages_on_the_command_line_are_answered_in_turn() -> None:
+    """Answers go to stdout, steps and all else to stderr, and the session can be gone on with."""
+    done = command("chat", "-m", SUM, "-m", "Hello.", "--ask", "nothing")
+    assert done.code == 0
+    assert done.out.startswith("Sales by region:\n- east: 16506.80\n")
+    assert "offline model" in done.out
+    assert "plan: sales_report" in done.err
+    assert "run: exit code 0, 6 lines" in done.err
+    assert "go on with: mergepoint chat --resume" in done.err
+
+
+def test_a_pipe_holds_messages_and_answers() -> None:
+    """Lines are messages, and answers where it asks; commands too."""
+    said = f"{SUM}\nr by product\napprove\nwhat?\na\n/steps\n/history\n/nope\n/quit\nnever said\n"
+    done = command("chat", given=said)
+    assert done.code == 0
+    assert done.out.startswith("Sales by product:\n")
+    assert done.out.count("Total: 40546.40") == 1
+    assert done.err.count("Plan: Sum the sales by region.") == 2
+    assert "write one of: [a]pprove" in done.err
+    assert "plan (attempt 1) agent/planning/iteration_01/approval reject: by product" in done.err
+    assert "1 assistant:\n  Sales by product:" in done.err
+    assert "there is no /nope" in done.err
+    assert "never said" not in done.err
+
+
+def test_what_ends_at_a_question_waits() -> None:
+    """Exit code 4, the question on record; `--resume last` asks it again and goes on."""
+    assert command("chat", given=f"{SUM}\na\n").code == 4
+    again = command("chat", "--resume", "last", given="a\n")
+    assert again.code == 0
+    assert f"turn 1 has no answer yet: {SUM}" in again.err
+    assert "Plan:" not in again.err  # it was approved before
+    assert again.out.startswith("Sales by region:\n")
+
+
+def test_a_cancelled_turn_is_over() -> None:
+    """The next line is a message of its own."""
+    done = command("chat", given=f"{SUM}\nc\nHello.\n")
+    assert done.code == 0
+    assert "cancelled; nothing of it goes on" in done.err
+    memory = newest()
+    assert [one.role for one in memory.get_messages()] == ["user", "user", "assistant"]
+    assert command("chat", "--resume", "last", given="").code == 0
+
+
+def test_a_chat_that_was_killed_at_a_question_goes_on() -> None:
+    """After kill -9 the next process finds the question and has it answered."""
+    chat = subprocess.Popen(  # noqa: S603  (this interpreter, on this package)
+        line("chat"), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    assert chat.stdin is not None
+    assert chat.stderr is not None
+    chat.stdin.write(f"{SUM}\n".encode())
+    chat.stdin.flush()
+    while b"2. Print" not in chat.stderr.readline():
+        pass
+    chat.kill()
+    chat.wait()
+    chat.stdin.close()
+    chat.stderr.close()
+    done = command("chat", "--resume", "last", given="a\na\n")
+    assert done.code == 0
+    assert done.out.startswith("Sales by region:\n")
+    plans = newest().get_working_steps(type="plan")
+    assert [one.path.rpartition("/")[2] for one in plans] == ["propose", "approval"]
+
+
+@pytest.mark.parametrize("session", ["../../etc", "/etc", "a/b", ".", "gone"])
+def test_ids_that_are_none_are_refused(session: str) -> None:
+    """What would leave the folder never gets near the file system, nor does what is not there."""
+    before = sorted(Path().rglob("*"))
+    for done in (command("chat", "--resume", session), command("session", "show", session)):
+        assert done.code == 2
+        assert done.err.startswith("error: ")
+    assert sorted(Path().rglob("*")) == before
+
+
+def test_without_any_session_there_is_nothing_to_resume() -> None:
+    """`last` of nothing is told, and lists say that there is nothing."""
+    assert "no session to resume yet" in command("chat", "--resume", "last").err
+    assert command("session", "list").err == "there are no sessions in sessions\n"
+    assert command("session", "show", "last").code == 2
+
+
+def test_options_that_cannot_be_are_refused() -> None:
+    """Unknown runners, missing files and folders without skills, before anything is begun."""
+    assert "no code runner 'bash'" in command("chat", "--runner", "bash").err
+    assert "there is no such file" in command("chat", "--file", "gone.csv").err
+    assert "there is no skill here" in command("chat", "--skills", ".").err
+    assert not Path("sessions").exists()
+
+
+def test_files_are_what_programs_can_read() -> None:
+    """A file of one's own is found under its name."""
+    Path("mine.txt").write_text("one\ntwo\nthree\n", encoding="utf-8")
+    words = "Write a script that counts the lines of mine.txt"
+    done = command("chat", "--file", "mine.txt", "-m", words, "--ask", "nothing", "-q")
+    assert (done.out, done.err) == ("mine.txt: 3 lines, 3 words\n", "")
+
+
+def scripted(**options: Any) -> Setup:
+    """Give a setup whose model writes the program "one", and no sandbox."""
+    plan = {"intent": "do", "action": "custom_script", "steps": ["Do."]}
+    answers: list[Any] = [plan, "```python\nprint('one')\n```", "It is done."]
+    fields: dict[str, Any] = {
+        "model": ScriptedModel(answers),
+        "about": "a script",
+        "skills": SkillLibrary.at(EXAMPLES),
+        "ask": (),
+        **options,
+    }
+    return Setup(**fields)
+
+
+class Nowhere:
+    """A runner that finds nothing to run programs in."""
+
+    name = "nowhere"
+
+    async def run(self, job: CodeJob, *, on_output: Any = None) -> CodeRun:
+        """Refuse."""
+        raise SandboxMissing("bubblewrap is not installed; pip install 'mergepoint[monty]'")
+
+
+def test_a_turn_that_fails_is_told_and_the_next_line_is_taken(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Without a sandbox nothing is run; the reason and the way out are told, the exit code is 1."""
+    assert converse(scripted(runner=Nowhere()), given=["Do it."]) == 1
+    told = capsys.readouterr().err
+    assert "failed at agent/work/iteration_01/execute: SandboxMissing: bubblewrap is not" in told
+    [step] = newest().get_working_steps(type="response")
+    assert step.error["type"] == "SandboxMissing"
+
+
+def test_an_edited_program_is_what_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What comes out of the editor is run; an edit that does not compile is asked about again."""
+    editor = Path("editor.py")
+    editor.write_text(
+        "import pathlib, sys\n"
+        "file, log = pathlib.Path(sys.argv[1]), pathlib.Path('times')\n"
+        "log.write_text(log.read_text() + '.' if log.exists() else '.')\n"
+        "file.write_text('print(' if log.read_text() == '.' else 'print(2)\\n')\n",
+        encoding="utf-8",
+    )
+    monkeypatch.setenv("EDITOR", f"{sys.executable} {editor.resolve()}")
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setattr("sys.stdin", io.StringIO("Do it.\ne\ne\n"))
+    runner = ScriptedRunner(["2\n"])
+    assert converse(scripted(runner=runner, ask=("code",))) == 0
+    assert [job.code for job in runner.jobs] == ["print(2)\n"]
+    assert "does not compile: line 1" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_ctrl_c_cancels_the_turn_and_not_the_command() -> None:
+    """At a prompt, at a question and while it answers; Ctrl-D leaves with exit code 0."""
+    steps = [("> ", "\x03"), ("quit leaves", f"{SUM}\n"), (ASKED, "\x03"), ("goes on", "Hello.\n")]
+    code, shown = on_terminal("chat", then=[*steps, ("over a file.\r\n> ", "\x04")])
+    text = plain(shown)
+    assert code == 0
+    assert "cancelled; nothing of it goes on" in text
+    assert "Traceback" not in text
+    assert [one.role for one in newest().get_messages()] == ["user", "user", "assistant"]
+
+
+def test_sessions_are_listed_shown_exported_checked_and_repaired() -> None:
+    """Each as text and, but for the export, as JSON; damage is named, and what is good kept."""
+    command("chat", "-m", SUM, "--ask", "nothing", "-q")
+    session = newest().session_id
+    assert session in command("session", "list").out
+    assert f"1 user:\n  {SUM}" in command("session", "show", "last").out
+    assert "exit code 0" in command("session", "show", "last", "--turn", "1", "--steps").out
+    assert "has 1 turns" in command("session", "show", "last", "--turn", "2").err
+    data = command("session", "show", session, "--json").data
+    assert [one["role"] for one in data["messages"]] == ["user", "assistant"]
+    assert session in command("session", "export", "last").out.splitlines()[0]
+    assert command("session", "list", "--json").data[0]["title"] == SUM
+    assert command("session", "export", "last", "--to", "s.yaml").code == 0
+    assert command("session", "export", "last", "--to", "s.yaml").code == 2
+    assert command("session", "check", "--all").out == f"{session}: fine\n"
+    journal = Path("sessions") / session / "journal.jsonl"
+    journal.write_bytes(journal.read_bytes().replace(b"16506.80", b"99999.99"))
+    found = command("session", "check", session)
+    assert found.code == 3
+    assert "its checksum does not fit" in found.out
+    assert not command("session", "check", session, "--json").data[0]["fine"]
+    assert command("session", "show", session).code == 2
+    assert "kept as it was in" in command("session", "repair", session).out
+    assert command("session", "check", session).code == 0
+    assert command("session", "check").code == 2
+
+
+def test_the_shell_completes_sessions() -> None:
+    """Ids and `last` are offered where a session is named."""
+    open_session("trip", sessions="sessions")
+    assert completions("mergepoint chat --resume ") == ["last", "trip"]
