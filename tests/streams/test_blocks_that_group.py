@@ -398,3 +398,9 @@ def test_groups_hold_the_stream(contents: list[str], count: int, seed: int) -> N
         for one in things:
             sizes[one.props["group"]] = sizes.get(one.props["group"], 0) + 1
         assert all(one.props["group_size"] == sizes[one.props["group"]] for one in things)
+
+
+def test_dedupe_begins_with_any_group() -> None:
+    """A stream whose first Things are a group may go on with Things of none."""
+    things = run_block("dedupe", [Thing("a", {"group": "g"}), "b", "b"])
+    assert [thing.content for thing in things] == ["a", "b"]

@@ -114,7 +114,7 @@ def test_a_recipe_in_python_takes_functions(tmp_path: Path) -> None:
     again = run_recipe(recipe, runs=tmp_path, resume="one")
     assert live.things == again.things
     assert live.things[0].props["observation"] == "A"
-    with pytest.raises(RecipeError, match="is an object; give what a text can hold"):
+    with pytest.raises(RecipeError, match="where it takes an object"):
         recipe_to_yaml(recipe)
 
 

@@ -26,7 +26,8 @@ from mergepoint.streams.library import LIBRARY
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.run_recipe import run_recipe
 from mergepoint.streams.thing import Thing
-from mergepoint.testing.scripted import ScriptedModel
+from mergepoint.testing.scripted import Answer, ScriptedModel
+from mergepoint.testing.simulated import simulate
 
 QUESTIONS = [
     Thing("Is rain wet?", {"question": "Is rain wet?"}),
@@ -79,17 +80,19 @@ def stages(depth: int = 2) -> st.SearchStrategy[tuple[Stage, ...]]:
     simple += [Stage("checkpoint", params={"name": "here"}), Stage("dedupe")]
     one = st.sampled_from(simple)
     if depth:
-        one = one | st.builds(nested, stages(depth - 1), st.sampled_from(["", "each", "recurrent"]))
+        kinds = st.sampled_from(["", "each", "recurrent", "where", "deadline"])
+        one = one | st.builds(nested, stages(depth - 1), kinds)
     return st.lists(one, min_size=1, max_size=4).map(tuple)
 
 
 def nested(inside: tuple[Stage, ...], kind: str) -> Stage:
-    """Give a recipe in a recipe: in a row, by item, or around and around."""
+    """Give a recipe in a recipe: in a row, by item, around and around, for some, or timed."""
     if kind == "recurrent":
         inside = (SHORT,)
-    rails = {"max_iterations": 2}
-    about: dict[str, Any] = {kind: True} if kind else {}
-    return Stage(Recipe("nested", inside, rails=rails, **about))
+    rails = {"max_iterations": 2, "deadline": 3600.0 if kind == "deadline" else None}
+    about: dict[str, Any] = {kind: True} if kind in ("each", "recurrent") else {}
+    some: Any = {"content": {"matches": "a"}} if kind == "where" else None
+    return Stage(Recipe("nested", inside, rails=rails, **about), where=some)
 
 
 def has_checkpoint(inside: tuple[Stage, ...]) -> bool:
@@ -165,18 +168,24 @@ def test_things_go_out_as_they_leave() -> None:
     assert [name for name, _ in taken()] == ["0.0", "0.1", "1.0", "1.1"]
 
 
-def test_a_first_thing_is_there_before_the_last_is_asked_for() -> None:
-    """On an event loop a Thing is told of when it leaves, with the calls behind it not made."""
-    model = echo()
-    graph = compile_recipe(Recipe("two", (MORE, SHORT)), model=model)
+@pytest.mark.parametrize("seed", range(5))
+def test_the_first_thing_is_there_when_its_last_call_has_ended(seed: int) -> None:
+    """Four stages of 20 ms give the first of sixteen after 80 ms of the engine's own time."""
+    model = ScriptedModel(default=lambda messages: Answer("so", delay=0.02))
+    stages = (Stage("apply", params={"prompt": "{{ content }}"}, concurrency=4),) * 4
+    graph = compile_recipe(Recipe("four", stages), model=model)
 
-    async def first() -> int:
-        events = graph.astream({"items": ["a", "b", "c"]}, stream_mode="custom")
-        async for _ in events:
-            return len(model.calls)
-        return 0
+    async def first() -> tuple[float, int]:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        items = {"items": [str(number) for number in range(16)]}
+        async for _ in graph.astream(items, stream_mode="custom"):
+            return loop.time() - begun, len(model.calls)
+        return 0.0, 0
 
-    assert asyncio.run(first()) < 12
+    seconds, calls = simulate(first, seed=seed)
+    assert seconds == pytest.approx(0.08, abs=1e-6)
+    assert calls < 64
 
 
 class _Breaking:
@@ -276,6 +285,17 @@ def test_the_plan_is_in_the_state_and_can_be_changed() -> None:
     graph.update_state(inside.config, {"plan": [told]})
     out = graph.invoke(None, thread())
     assert things_of(out)[0].content == "to Stretch to Say a."
+
+
+def test_a_graph_runs_where_an_event_loop_runs_already() -> None:
+    """As in a notebook: `invoke` within a running loop gives what it gives outside."""
+    graph = compile_recipe(OUTER, model=echo())
+
+    async def inside() -> dict[str, Any]:
+        out: dict[str, Any] = graph.invoke({"items": ["a"]})
+        return out
+
+    assert things_of(asyncio.run(inside())) == things_of(graph.invoke({"items": ["a"]}))
 
 
 class _Host(TypedDict):

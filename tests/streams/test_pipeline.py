@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from langchain_core.messages import BaseMessage
 
-from mergepoint import Block, Call, Gate, Loop, Step, Template
+from mergepoint import Block, Call, Gate, Loop, Policy, Step, Template
 from mergepoint.core.errors import RecipeError
 from mergepoint.record.file_store import FileStore
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_yaml import recipe_from_yaml
 from mergepoint.streams.run_recipe import run_recipe
 from mergepoint.streams.thing import Thing, fold
+from mergepoint.testing.clock import FakeClock
 from mergepoint.testing.scripted import ScriptedModel
 
 TREE = Block(
@@ -58,7 +59,7 @@ def run(made: Recipe, items: Any = None, *, says: Says | None = None, **options:
     return run_recipe(made, items, **{"model": model, "runs": None, **options})
 
 
-@pytest.mark.parametrize("tree", [TREE, TEXT, "tests.streams.test_pipeline:TREE"])
+@pytest.mark.parametrize("tree", [TREE, TEXT])
 def test_each_thing_has_a_conversation(tree: Any) -> None:
     """The content is its first message, the last response the new content, captures are props."""
     done = run(recipe(tree), ["a", Thing("b", {"x": 1})])
@@ -119,7 +120,7 @@ def test_captures_are_named() -> None:
         (Step("Say.", capture_key="content"), {}, "'content' is a field of every Thing"),
         (Gate(Step("Say.")), {}, "a gate has nobody to answer it in a stream"),
         ("nodes: [{prompt: }]", {}, "tree: "),
-        ("no_module:tree", {}, "cannot be loaded: ModuleNotFoundError"),
+        ("no_module:tree", {}, "tree: "),
         ("nowhere.yaml", {}, "nowhere.yaml"),
         (7, {}, "a tree is a node, YAML"),
     ],
@@ -165,6 +166,19 @@ def test_what_its_budget_leaves_out_is_left_out_in_a_stream() -> None:
     keeps = Block(TREE.nodes, name="essay", budget={"calls": 1, "on_exhausted": "keep"})
     (thing,) = run(recipe(keeps), ["a"]).things
     assert thing.content == "2<Draft it.>"
+
+
+def test_the_policy_of_the_stage_is_for_steps_that_have_none() -> None:
+    """A step of the tree that has a policy keeps it; in loops and blocks, too."""
+    inside = [Step("One."), Step("Two.", policy=Policy(retry=2))]
+    tree = Block([Loop(inside, until=lambda ctx: True, max_iterations=2)], name="essay")
+    patient = Recipe("talks", (Stage("pipeline", params={"tree": tree}, policy={"retry": 3}),))
+    down = [ConnectionError("down")] * 2
+    with FakeClock():
+        done = run_recipe(patient, ["a"], model=ScriptedModel([*down, "x", "y"]), runs=None)
+        with pytest.raises(ConnectionError):
+            run_recipe(patient, ["a"], model=ScriptedModel(["x", *down]), runs=None)
+    assert done.things[0].content == "y"
 
 
 def test_one_thing_that_fails_stops_no_other() -> None:

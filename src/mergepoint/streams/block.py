@@ -18,10 +18,10 @@ def block(
     adds: Names = (),
     in_order: bool = False,
     barrier: bool | Callable[[Any], bool] = False,
-    inside: Callable[[Any], Mapping[str, Any]] | None = None,
-    inside_has: Iterable[str] = (),
     follows: bool = False,
     reaches_out: bool = False,
+    inside: Callable[[Any], Mapping[str, Any]] | None = None,
+    inside_has: Iterable[str] = (),
     registry: Registry = REGISTRY,
 ) -> Callable[[BlockFunction[P]], BlockType[P]]:
     """Register an async generator function as the block `name`; what is given is its BlockType.
@@ -41,10 +41,10 @@ def block(
             adds=adds,
             in_order=in_order,
             barrier=barrier if callable(barrier) else lambda _: barrier,
-            inside=inside or (lambda _: {}),
-            inside_has=tuple(inside_has),
             follows=follows,
             reaches_out=reaches_out,
+            inside=inside or (lambda _: {}),
+            inside_has=tuple(inside_has),
         )
         registry.add(kind)
         return kind

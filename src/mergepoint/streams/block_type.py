@@ -61,10 +61,10 @@ class BlockType(Generic[P]):
     adds: Names = ()
     in_order: bool = False
     barrier: Callable[[Any], bool] = lambda params: False
-    inside: Callable[[Any], Mapping[str, Any]] = lambda params: {}
-    inside_has: tuple[str, ...] = ()
     follows: bool = False
     reaches_out: bool = False
+    inside: Callable[[Any], Mapping[str, Any]] = lambda params: {}
+    inside_has: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):

@@ -199,19 +199,6 @@ class BlockContext:
         self.calls.add(thing, number, sample, answer)
         return answer
 
-    async def inside(self, name: str, things: Sequence[Thing]) -> AsyncGenerator[Thing, None]:
-        """Send Things through stages of the block's own (see BlockType); give what leaves them.
-
-        What leaves is the block's to go on with, as if it were one of its items. Raises
-        RecipeError for a name that the block has not declared.
-        """
-        if self._inner is None or name not in self._inner.ways:
-            raise RecipeError(f"{self.stage_id}: there are no stages {name!r} inside of this block")
-        made = self._inner.through(name, things, self._alone, self.taken.add)
-        async with contextlib.aclosing(made):
-            async for thing in made:
-                yield thing
-
     async def talk(
         self, thing: Thing, tree: Node, *, message: str | None, inputs: Mapping[str, Any]
     ) -> Talked:
@@ -235,6 +222,19 @@ class BlockContext:
             answer = Answer(text="", call=call, model=", ".join(talked.models))
             self.calls.add(thing, number + more, 0, answer)
         return talked
+
+    async def inside(self, name: str, things: Sequence[Thing]) -> AsyncGenerator[Thing, None]:
+        """Send Things through stages of the block's own (see BlockType); give what leaves them.
+
+        What leaves is the block's to go on with, as if it were one of its items. Raises
+        RecipeError for a name that the block has not declared.
+        """
+        if self._inner is None or name not in self._inner.ways:
+            raise RecipeError(f"{self.stage_id}: there are no stages {name!r} inside of this block")
+        made = self._inner.through(name, things, self._alone, self.taken.add)
+        async with contextlib.aclosing(made):
+            async for thing in made:
+                yield thing
 
     async def once(self, key: str, make: Callable[[], Awaitable[Any]]) -> Any:
         """Give the value that is noted under a key, else the JSON data that `make` gives, noted.

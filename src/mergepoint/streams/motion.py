@@ -71,8 +71,11 @@ class Motion:
         self._deadlines: list[asyncio.TimerHandle] = []
 
     def place(self, stage_id: str) -> Place:
-        """Give the place of a stage."""
-        return self._places.get(stage_id, self._root)
+        """Give the place of a stage; of one that was proposed, that of the stage that did."""
+        at = stage_id
+        while at and at not in self._places:
+            at = at.rpartition(".")[0]
+        return self._places.get(at, self._root)
 
     def begin(self, planned: PlannedRecipe) -> None:
         """Begin the time of a recipe, unless it has begun."""

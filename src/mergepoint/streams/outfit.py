@@ -68,7 +68,7 @@ class Outfit:
         return None if model is None else asker_of(model, self.passing, stage.policy)
 
     def _talker(self, stage: PlannedStage) -> Talker:
-        return talker_of(self._model(stage), self.passing, seed=self.seed)
+        return talker_of(self._model(stage), self.passing, seed=self.seed, policy=stage.policy)
 
     def _model(self, stage: PlannedStage) -> BaseChatModel | None:
         """Give a stage's model; of one that was proposed nothing was known before."""

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from langchain_core.language_models import BaseChatModel
-from pydantic import BaseModel
 
 from mergepoint.core.errors import RecipeError
 from mergepoint.core.path import nearest
@@ -16,7 +15,7 @@ from mergepoint.streams.block_type import BlockType
 from mergepoint.streams.gather import Gather
 from mergepoint.streams.knobs import Location, knob_faults, read_knobs, turned
 from mergepoint.streams.library import LIBRARY, Library
-from mergepoint.streams.params import ParamFault, check_params, params_of
+from mergepoint.streams.params import check_params, params_of
 from mergepoint.streams.planned import PlannedRecipe, PlannedStage
 from mergepoint.streams.recipe import MAX_STAGES, Recipe, Stage, as_policy
 from mergepoint.streams.registry import REGISTRY, Registry
@@ -133,15 +132,14 @@ class _Search:
         except RecipeError as error:
             self._fault(recipe, (*at, "type"), stage_id, str(error))
             return None
-        params = turned(stage.params, values)
-        handed = handed.to(stage)
+        params, handed = turned(stage.params, values), handed.to(stage)
         if isinstance(kind, Recipe):
             if problem := _holds_itself(kind, around):
                 self._fault(recipe, (*at, "type"), stage_id, problem)
                 return None
             return self.recipe(kind, params, stage_id, around, stage, handed)
         self.count += 1
-        checked = self._checked(kind, params, recipe, number, stage_id)
+        checked = self._checked(recipe, (*at, "params"), stage_id, kind, params)
         if checked is None:
             return None
         return PlannedStage(
@@ -176,20 +174,13 @@ class _Search:
         return replace(stage, where=None)
 
     def _checked(
-        self,
-        kind: BlockType[Any],
-        params: Mapping[str, Any],
-        recipe: Recipe,
-        number: int,
-        stage_id: str,
-    ) -> BaseModel | None:
-        """Give the params of a block, or None where they have faults."""
-        checked: BaseModel | tuple[ParamFault, ...] = check_params(kind.params, params)
-        if isinstance(checked, BaseModel):
+        self, recipe: Recipe, at: Location, stage_id: str, kind: BlockType[Any], params: Any
+    ) -> Any:
+        checked = check_params(kind.params, params)
+        if not isinstance(checked, tuple):
             return checked
         for fault in checked:
-            at: Location = ("stages", number - 1, "params", *fault.location)
-            self._fault(recipe, at, stage_id, str(fault))
+            self._fault(recipe, (*at, *fault.location), stage_id, str(fault))
         return None
 
     def _with_inside(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,8 @@ from mergepoint.streams.proposal import PROPOSAL, Proposed, depth_of
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.registry import REGISTRY, Registry
 from mergepoint.streams.thing import Thing
+
+_SAID = frozenset({"type", "params", "where"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,12 @@ class Planner:
             for number, one in enumerate(stages)
             if one["type"] not in known
         ]
+        faults += [
+            f"stages[{number}]: {problem}"
+            for number, stage in enumerate(stages)
+            for one in _inside(stage.get("params"))
+            if (problem := self._problem(one, known))
+        ]
         if faults or not stages:
             return faults
         try:
@@ -89,6 +97,16 @@ class Planner:
         model = stage.model or self.model_of(stage.stage_id)
         return self._planned(last.added[PROPOSAL], list(thing.props), at=at, model=model)
 
+    def _problem(self, inside: Mapping[str, Any], known: Sequence[str]) -> str:
+        """Say what is wrong with a stage among a block's params, before anything of it is read."""
+        name, more = inside["type"], sorted(set(inside) - _SAID)
+        if name not in known or self._proposes(str(name)):
+            return f"{name!r} may not be proposed inside of a stage"
+        return f"a stage is proposed with type and params alone, not {more[0]!r}" if more else ""
+
+    def _proposes(self, name: str) -> bool:
+        return name in self.registry.names() and self.registry.find(name).follows
+
     def _planned(
         self, stages: Proposed, props: Sequence[str], *, at: str, model: Any
     ) -> PlannedRecipe:
@@ -114,6 +132,18 @@ class Planner:
         told = "; ".join(f"{key}: {what}" for key, what in fields.items())
         first = doc.strip().partition("\n")[0]
         return f"- {name}: {first}" + (f" Params: {told}" if told else "")
+
+
+def _inside(value: Any) -> Iterator[Mapping[str, Any]]:
+    """Give what stands in params as a list of stages, at any depth; nothing is loaded for it."""
+    if isinstance(value, Mapping):
+        for item in value.values():
+            yield from _inside(item)
+    elif isinstance(value, list):
+        for item in value:
+            if isinstance(item, Mapping) and "type" in item:
+                yield item
+            yield from _inside(item)
 
 
 def _is_apart(kind: BlockType[Any]) -> bool:

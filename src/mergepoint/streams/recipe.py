@@ -29,13 +29,13 @@ MAX_STAGES = 1_000
 class Stage:
     """One stage: a block or a recipe by its name, or as it is; and what it is told.
 
-    `params` are the block's, for a recipe its knobs; `{{ knob }}` in them is filled in. In Python a
-    param may be an object, such as a retriever or a tree. With
+    `params` are the block's, for a recipe its knobs; `{{ knob }}` in them is filled in. They are
+    JSON data, and what a block takes beside that, such as a function or a tree. With
     `batch` the block works on one batch after the other. At most `concurrency` Things are worked
     on at once, None as in the recipe. `model` stands over the run's, `budget` bounds its calls,
     `policy` says how each is made: `{"retry": 3, "timeout": 30}`; they are tried once where neither
-    it nor that of a recipe around it says so. Things for which `where` does not hold pass the stage
-    by, unchanged and in order.
+    it nor that of a recipe around it says so. Things for which `where` does not hold pass the
+    stage by, unchanged and in order.
     """
 
     type: str | BlockType[Any] | Recipe
@@ -157,22 +157,6 @@ class Recipe:
         return f"{self.name}.stage_{number}.{self.stages[number - 1].label}"
 
 
-def _kept(value: Any) -> Any:
-    """Give params sealed; what is no JSON data, such as a function or a retriever, as it is."""
-    if isinstance(value, Mapping):
-        return SealedDict({key: _kept(item) for key, item in value.items()})
-    if isinstance(value, list | tuple):
-        return SealedList(_kept(item) for item in value)
-    if value is None or isinstance(value, str | int | float):
-        return sealed(value)
-    return value
-
-
-def is_object(param: object) -> bool:
-    """Say whether a param is an object of Python, which a text cannot hold."""
-    return not isinstance(param, str | int | float | list | tuple | Mapping | None)
-
-
 def as_policy(given: Policy | Mapping[str, Any] | None) -> Policy | None:
     """Give the policy that a stage holds. Raises RecipeError with all that is wrong with it."""
     if given is None:
@@ -189,6 +173,17 @@ def as_policy(given: Policy | Mapping[str, Any] | None) -> Policy | None:
 def _as_call() -> Any:
     """Give the module that runs recipes for trees; it knows recipes, and cannot be known here."""
     return import_module("mergepoint.streams.recipe_call")
+
+
+def _kept(value: Any) -> Any:
+    """Give params sealed; what is no JSON data, such as a function or a retriever, as it is."""
+    if isinstance(value, Mapping):
+        return SealedDict({key: _kept(item) for key, item in value.items()})
+    if isinstance(value, list | tuple):
+        return SealedList(_kept(item) for item in value)
+    if value is None or isinstance(value, str | int | float):
+        return sealed(value)
+    return value
 
 
 def concurrency_problem(given: object) -> str | None:

@@ -8,13 +8,17 @@ from contextlib import aclosing
 from typing import Any, Final
 
 from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 
-from mergepoint.core.errors import RecipeError, StepError, TreeError
-from mergepoint.core.path import nearest
+from mergepoint.core.errors import BudgetExceeded, RecipeError, StepError, TreeError
+from mergepoint.core.path import SEPARATOR, nearest
+from mergepoint.models.inner_purse import InnerPurse
+from mergepoint.models.ledger import Ledger
 from mergepoint.models.prices import Prices
-from mergepoint.models.purses import Purses
+from mergepoint.models.purse import Purse, Reservation
 from mergepoint.record.answers import Continued, Resumed
+from mergepoint.record.record import CallKey
 from mergepoint.run.execution import Prepared
 from mergepoint.run.recorder import Recorder, recorders_of, with_recorder, without_recorders
 from mergepoint.streams.door import Passing
@@ -32,6 +36,29 @@ from mergepoint.tree.context import CallContext
 from mergepoint.tree.template import Template
 
 ITEMS: Final = "items"
+
+
+class _Purse(InnerPurse):
+    """Who grants a recipe's calls: its rails, and who is around.
+
+    `refused` is the first refusal by a budget around the Call at the path `at`.
+    """
+
+    def __init__(self, own: Ledger, around: Purse, at: str) -> None:
+        super().__init__(own, around)
+        self._below = f"{at}{SEPARATOR}"
+        self.refused: BudgetExceeded | None = None
+
+    def reserve(
+        self, key: CallKey, model: str, messages: Sequence[BaseMessage], params: Mapping[str, Any]
+    ) -> Reservation:
+        """Hold back in both what one attempt may use. Raises what they raise."""
+        try:
+            return super().reserve(key, model, messages, params)
+        except BudgetExceeded as error:
+            if self.refused is None and not error.path.startswith(self._below):
+                self.refused = error
+            raise
 
 
 def argument_problems(recipe: Recipe, args: Mapping[str, Any] | None) -> list[str]:
@@ -69,13 +96,13 @@ async def perform(recipe: Recipe, asked: Prepared, context: CallContext) -> Any:
     knobs = dict(asked.args or {})
     given = knobs.pop(ITEMS) if asked.args is not None else _last_text(context)
     planned = plan(recipe, knobs)
-    outfit, purses = _outfit(planned, asked, context)
+    outfit, purse = _outfit(planned, asked, context)
     items = given if isinstance(given, list | tuple) else [given]
     work = outfit.work()
     async with aclosing(work.stream(each(entered(items)))) as stream:
         things = [thing async for thing in stream]
-    if purses.refused is not None:
-        raise purses.refused
+    if purse.refused is not None:
+        raise purse.refused
     if isinstance(given, list | tuple):
         return [None if failed(thing) else plain(thing.content) for thing in things]
     return _only(recipe, things, work.stops.reason)
@@ -103,16 +130,16 @@ def _only(recipe: Recipe, things: Sequence[Thing], stopped: str) -> Any:
     return plain(things[0].content)
 
 
-def _outfit(planned: PlannedRecipe, asked: Prepared, context: CallContext) -> tuple[Outfit, Purses]:
+def _outfit(planned: PlannedRecipe, asked: Prepared, context: CallContext) -> tuple[Outfit, _Purse]:
     """Give what the recipe works with, and who grants its calls: its rails, and who is around."""
     at, run = asked.key.path, asked.key.run
     config = _continuing(asked)
     known = [one for one in recorders_of(config)[0].journal.records if one.key.run == run]
     own = ledger_of(planned, None, Prices(), known, at=at)
-    purses = Purses(own, asked.purse)
-    passing = Passing(run_id=run, config=config, purse=purses, host=asked.key.host, at=at)
+    purse = _Purse(own, asked.purse, at)
+    passing = Passing(run_id=run, config=config, purse=purse, host=asked.key.host, at=at)
     models = models_of(planned, _model(asked))
-    return Outfit(planned=planned, models=models, passing=passing, seed=context.seed), purses
+    return Outfit(planned=planned, models=models, passing=passing, seed=context.seed), purse
 
 
 def _continuing(asked: Prepared) -> RunnableConfig:

@@ -64,9 +64,13 @@ class Drain(Runnable[State, State]):
         config: RunnableConfig | None = None,
         **kwargs: Any,
     ) -> State:
-        """Work on the segment in an event loop of its own."""
+        """Work on the segment in an event loop of its own, also where one runs already."""
+        work = self.ainvoke(input, config)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:  # in this thread, so that Ctrl-C cancels it, and calls in flight land
+            return asyncio.run(work)
         with ThreadPoolExecutor(1) as thread:
-            work = self.ainvoke(input, config)
             return thread.submit(copy_context().run, asyncio.run, work).result()
 
     async def ainvoke(
@@ -84,7 +88,7 @@ class Drain(Runnable[State, State]):
         stages = wired(input["plan"][input["worked"] :], self._units)
         given = [Thing.from_plain(one) for one in input["things"]]
         things = []
-        async with aclosing(work.once(stages, each(given))) as stream:
+        async with aclosing(work.segment(stages, each(given))) as stream:
             async for thing in stream:
                 things.append(thing.to_plain())
                 if self._last:

@@ -13,12 +13,12 @@ from mergepoint.core.errors import MergepointError, RecipeError
 from mergepoint.streams.gather import Gather
 from mergepoint.streams.params import Params, check_params
 from mergepoint.streams.rails import Rails
-from mergepoint.streams.recipe import Recipe, Stage, as_policy, is_object
+from mergepoint.streams.recipe import Recipe, Stage, as_policy
 from mergepoint.streams.sealed import plain
 from mergepoint.streams.where import OpenWhere, Where, as_data
 from mergepoint.tree.budget import LIMITS, as_budget
 from mergepoint.tree.policy import Policy, Retry
-from mergepoint.tree.strict_yaml import Document, YamlError, dump, load, load_file
+from mergepoint.tree.strict_yaml import Document, YamlError, dump, load, load_file, refusals
 
 
 class BudgetFields(Params):
@@ -153,11 +153,10 @@ def _stage(document: Document, number: int, given: StageFields, faults: list[str
     about: dict[str, Any] = {
         name: getattr(given, name) for name in ("params", "where", "batch", "model")
     }
-    policy = None if given.policy is None else given.policy.model_dump(exclude_unset=True)
     for name, made in (
         ("concurrency", given.concurrency),
         ("budget", given.budget),
-        ("policy", policy),
+        ("policy", _policy_of(given)),
     ):
         try:
             about[name] = _limits(made) if isinstance(made, BaseModel) else made
@@ -175,8 +174,11 @@ def stage_of(given: StageFields) -> Stage:
         name: getattr(given, name) for name in ("params", "where", "batch", "concurrency", "model")
     }
     budget = None if given.budget is None else _limits(given.budget)
-    policy = None if given.policy is None else given.policy.model_dump(exclude_unset=True)
-    return Stage(given.type, budget=budget, policy=policy, **about)
+    return Stage(given.type, budget=budget, policy=_policy_of(given), **about)
+
+
+def _policy_of(given: StageFields) -> Any:
+    return None if given.policy is None else given.policy.model_dump(exclude_unset=True)
 
 
 def _limits(given: BaseModel) -> Any:
@@ -188,9 +190,9 @@ def _wordless(stage: Stage) -> Iterator[str]:
         yield "its type is an object; register it, and give its name"
     if stage.model is not None and not isinstance(stage.model, str):
         yield "its model is an object; give 'provider:name'"
-    for name, value in stage.params.items():
-        if is_object(value):
-            yield f"its param {name!r} is an object; give what a text can hold"
+    for at, problem in refusals(plain(stage.params)):
+        where = ".".join(map(str, ("params", *at)))
+        yield f"{where}: {problem}; where it takes an object, give 'module:name'"
 
 
 def _stage_data(stage: Stage) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import RunnableConfig
 
 from mergepoint.core.path import SEPARATOR, join
+from mergepoint.models.inner_purse import InnerPurse
 from mergepoint.models.prices import Price, Prices
-from mergepoint.models.purses import Purses
 from mergepoint.record.answers import answers_of
 from mergepoint.record.store import RunJournal, Store
 from mergepoint.run.facts import RUN_ID, SEED, THREAD, Facts
@@ -82,7 +82,7 @@ class RootedRecipe:
         passing = Passing(
             run_id=facts.run,
             config=config,
-            purse=own if around is None else Purses(own, around),
+            purse=own if around is None else InnerPurse(own, around),
             prices=self.prices,
             host=facts.host,
             at=facts.within,

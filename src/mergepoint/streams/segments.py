@@ -16,10 +16,14 @@ Unit = PlannedStage | PlannedRecipe
 
 
 def is_whole(planned: Unit) -> bool:
-    """Say whether it is worked on as a whole: a block; a recipe with rounds, by item, for some."""
-    if isinstance(planned, PlannedStage) or planned.where is not None:
+    """Say whether it is worked on as a whole: a block, or a recipe whose stages are not in a row.
+
+    That is one with rounds, by item, for some Things only, or with a time of its own.
+    """
+    if isinstance(planned, PlannedStage):
         return True
-    return planned.recipe.recurrent or planned.recipe.each
+    recipe, timed = planned.recipe, planned.rails.deadline is not None
+    return recipe.recurrent or recipe.each or planned.where is not None or timed
 
 
 def units(planned: Unit) -> Iterator[Unit]:

@@ -12,8 +12,8 @@ from mergepoint.core.errors import BudgetExceeded, RailError, StepError
 from mergepoint.core.merge import last_response
 from mergepoint.core.path import SEPARATOR, join
 from mergepoint.core.state import State
+from mergepoint.models.inner_purse import InnerPurse
 from mergepoint.models.purse import Purse
-from mergepoint.models.purses import Purses
 from mergepoint.run.calls import Calls
 from mergepoint.run.facts import Facts, given_inputs
 from mergepoint.run.interpret import Live
@@ -24,29 +24,35 @@ from mergepoint.streams.door import Passing, path_of
 from mergepoint.streams.talk import Talk, Talked, Talker
 from mergepoint.tree.check import inputs_of
 from mergepoint.tree.fold import Messages, fold
-from mergepoint.tree.node import root_path
+from mergepoint.tree.node import Node, root_path, walk
+from mergepoint.tree.overrides import with_overrides
+from mergepoint.tree.policy import Policy
+from mergepoint.tree.step import Step
 
 
-def talker_of(model: BaseChatModel | None, passing: Passing, *, seed: int = 0) -> Talker:
-    """Give what runs trees for a stage; `model` is for steps that name none.
+def talker_of(
+    model: BaseChatModel | None, passing: Passing, *, seed: int = 0, policy: Policy | None = None
+) -> Talker:
+    """Give what runs trees for a stage; `model` and `policy` are for steps that have none.
 
     The path of a step is `essay/stage_1/pipeline/0/run_01/<path in the tree>`. Its calls are
     granted by the budgets of the tree's nodes and by the run's purse.
     """
 
     async def talked(talk: Talk, /) -> Talked:
+        tree = talk.tree if policy is None else _with_policy(talk.tree, policy)
         place = f"{path_of(talk.stage_id)}/{talk.thing_id}/run_{talk.number + 1:02}"
-        at = passing.key(join(place, root_path(talk.tree))).path
+        at = passing.key(join(place, root_path(tree))).path
         calls = Calls(model, view=None, spending=Spending(None, passing.prices))
-        calls.made_for(talk.tree, at)
+        calls.made_for(tree, at)
         heard = _Heard()
-        inputs = given_inputs(inputs_of(talk.tree), talk.inputs, path=at)
+        inputs = given_inputs(inputs_of(tree), talk.inputs, path=at)
         facts = Facts(passing.run_id, passing.host, seed, inputs)
         live = Live(calls, facts, _config(passing, calls, at, heard), sync=False)
         given = () if talk.message is None else (HumanMessage(content=talk.message),)
         base: Messages = State(given)
         try:
-            end = await fold(talk.tree, at, base, onto=base, engine=live)
+            end = await fold(tree, at, base, onto=base, engine=live)
         except BudgetExceeded as error:
             if f"{error.path}/".startswith(f"{at}/"):
                 raise Unfitting(str(error)) from error
@@ -62,6 +68,18 @@ def talker_of(model: BaseChatModel | None, passing: Passing, *, seed: int = 0) -
         )
 
     return talked
+
+
+def _with_policy(tree: Node, policy: Policy) -> Node:
+    """Give a tree whose steps without a policy have this one."""
+    if policy == Policy():
+        return tree
+    bare = [
+        path
+        for path, node in walk(tree, root_path(tree))
+        if isinstance(node, Step) and node.policy == Policy()
+    ]
+    return with_overrides(tree, {path: {"policy": policy} for path in bare})
 
 
 class _Heard:
@@ -97,7 +115,7 @@ def _config(passing: Passing, calls: Calls, at: str, heard: _Heard) -> RunnableC
             for one in known
             if one.key.run == passing.run_id and f"{one.path}/".startswith(below)
         )
-        purse = own if purse is None else Purses(own, purse)
+        purse = own if purse is None else InnerPurse(own, purse)
     for one in recorders:
         inside = Recorder(one.journal, on_event=heard.then(one), answers=one.answers, purse=purse)
         inside.digests = one.digests

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,12 +16,11 @@ from mergepoint.tree.outline import outline
 from mergepoint.tree.strict_yaml import dump
 from mergepoint.tree.yaml import from_yaml, load_yaml, to_yaml
 
-_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _FILE = re.compile(r"[^\n]+\.ya?ml")
 
 
 def tree_of(given: Any) -> Node:
-    """Give the tree: itself, a file of YAML, `module:name`, or YAML as text or as data.
+    """Give the tree: itself, a file of YAML, or YAML as text or as data. No code is loaded.
 
     Raises ValueError that lists its faults; gates are one, since nobody is there to answer.
     """
@@ -32,8 +30,6 @@ def tree_of(given: Any) -> Node:
         raise ValueError(str(error)) from error
     except OSError as error:
         raise ValueError(f"the file {given!r} cannot be read: {error}") from error
-    except Exception as error:
-        raise ValueError(f"{given!r} cannot be loaded: {type(error).__name__}: {error}") from error
     if faults := [*map(str, check(tree)), *_gates(tree)]:
         raise ValueError("; ".join(faults))
     return tree
@@ -60,21 +56,10 @@ def _found(given: Any) -> Node:
     if isinstance(given, Mapping):
         return from_yaml(dump(dict(given)))
     if not isinstance(given, str):
-        raise TypeError("a tree is a node, YAML, a .yaml file, or the text 'module:name' of one")
+        raise ValueError("a tree is a node, YAML as text or as it stands, or a .yaml file")
     if _FILE.fullmatch(given.strip()):
         return load_yaml(Path(given.strip()))
-    if _NAME.fullmatch(given.strip()):
-        module, _, name = given.strip().partition(":")
-        return _found_object(getattr(importlib.import_module(module), name))
     return from_yaml(given)
-
-
-def _found_object(found: Any) -> Node:
-    made = found() if not is_node(found) and callable(found) else found
-    if not is_node(made):
-        raise TypeError(f"it is a {type(made).__name__} and no tree")
-    tree: Node = made
-    return tree
 
 
 def _gates(tree: Node) -> Iterator[str]:

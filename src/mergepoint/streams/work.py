@@ -37,10 +37,10 @@ _DEEP = 12  # stages that pull each other in one stack; Python's frames are not 
 class Work:
     """One run of a planned recipe: the contexts of its stages, and why it stopped.
 
-    `asker_of` gives who answers a stage's calls, `talker_of` who runs its trees;
-    `planner` plans what stages propose. A stage whose rail ends it gives what is finished and ends;
-    those behind it go on with that. `watch` is told of each Thing that leaves a stage.
-    `motion` knows who waits for whom, and ends what does not move or whose time is over.
+    `asker_of` gives who answers a stage's calls, `talker_of` who runs its trees, `planner` plans
+    what stages propose. A stage whose rail ends it gives what is finished and ends; those behind
+    it go on with that. `watch` is told of each Thing that leaves a stage. `motion` knows who waits
+    for whom, and ends what does not move or whose time is over.
     """
 
     def __init__(
@@ -67,11 +67,23 @@ class Work:
         self._watch = watch
         self._contexts: dict[str, BlockContext] = {}
 
-    async def stream(self, items: AsyncIterator[Thing]) -> AsyncGenerator[Thing, None]:
+    def stream(self, items: AsyncIterator[Thing]) -> AsyncGenerator[Thing, None]:
         """Give what leaves the recipe. Nothing is pulled before it is asked for."""
+        return self._read(self.through(self.planned, self._entry(items)))
+
+    def segment(
+        self, stages: tuple[PlannedStage | PlannedRecipe, ...], items: AsyncIterator[Thing]
+    ) -> AsyncGenerator[Thing, None]:
+        """Give what leaves some stages of the recipe, which may be all of it."""
+        first = stages[0]
+        if isinstance(first, PlannedRecipe) and first.stage_id == self.planned.stage_id:
+            return self._read(self.through(first, self._entry(items)))
+        return self._read(self.once(stages, self._entry(items)))
+
+    async def _read(self, made: AsyncGenerator[Thing, None]) -> AsyncGenerator[Thing, None]:
         motion = self.motion
         try:
-            async with aclosing(self.through(self.planned, self._entry(items))) as stream:
+            async with aclosing(made) as stream:
                 while True:
                     motion.read = True
                     try:
@@ -107,7 +119,7 @@ class Work:
         """Give what comes out of stages, one after the other."""
         stream: Any = items
         for number, stage in enumerate(stages, 1):
-            above = link = self._followed(stage, self._link(stage, stream, alone))
+            above = link = self._link(stage, stream, alone)
             stream = link
             if number % _DEEP == 0:  # a task of its own pulls what is above
                 ahead = mapped(link, _itself, width=1, prefetch=1)
@@ -149,7 +161,11 @@ class Work:
             return Link(inside, self.motion, giver=giver, stage_id=at, above=over)
         ctx = self._context(stage).within(alone)
         stream = run_stage(stage.kind, items, stage.params, ctx, batch=stage.batch)
-        return Link(stream, self.motion, giver=giver, stage_id=at, above=above, told=self._watch)
+        made = Link(stream, self.motion, giver=giver, stage_id=at, above=above, told=self._watch)
+        if not stage.kind.follows:
+            return made
+        followed = self._followed(stage, made)
+        return Link(followed, self.motion, giver=giver, stage_id=at, above=made)
 
     def _entry(self, items: Any, planned: PlannedRecipe | None = None) -> Link:
         """Give the items of a recipe, with which its time begins."""
@@ -163,10 +179,10 @@ class Work:
             starts=planned,
         )
 
-    def _followed(self, stage: PlannedStage | PlannedRecipe, link: Link) -> Link:
+    def _followed(
+        self, stage: PlannedStage, items: AsyncIterator[Thing]
+    ) -> AsyncGenerator[Thing, None]:
         """Give what leaves a stage, after the stages that it proposed for each."""
-        if isinstance(stage, PlannedRecipe) or not stage.kind.follows:
-            return link
 
         async def alone(thing: Thing) -> AsyncGenerator[Thing, None]:
             planned = self._planner.planned(stage, thing)
@@ -179,9 +195,7 @@ class Work:
             for inside in planned.blocks():
                 self._contexts.pop(inside.stage_id, None)
 
-        at = stage.stage_id
-        followed = mapped(link, alone, width=stage.width)
-        return Link(followed, self.motion, giver=at, stage_id=at, above=link)
+        return _each(mapped(items, alone, width=stage.width))
 
     def _each(
         self, planned: PlannedRecipe, items: AsyncIterator[Thing]

@@ -10,7 +10,7 @@ from pydantic import Field
 from mergepoint.streams.block import block
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.ended import Ended
-from mergepoint.streams.groups import Grouped
+from mergepoint.streams.groups import NOWHERE, Grouped
 from mergepoint.streams.reading import CONTENT, answer_key, failed
 from mergepoint.streams.thing import Thing
 
@@ -40,11 +40,13 @@ async def dedupe(
     grows with each that is different. Reads the prop that is named; writes nothing.
     """
     seen: set[bytes] = set()
-    ended, group = Ended(), None
+    ended = Ended()
+    group: object = NOWHERE
     async for thing in items:
         here = thing.props.get("group") if params.per == "group" else None
         if here != group:
-            ended.add(group)
+            if isinstance(group, str | None):
+                ended.add(group)
             ended.refuse(here, thing)
             group = here
             seen.clear()
