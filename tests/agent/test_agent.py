@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import HumanMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command
 
 from mergepoint import (
     BudgetExceeded,
@@ -343,6 +346,53 @@ def test_an_old_button_answers_nothing(tmp_path: Path) -> None:
 
     asyncio.run(run())
     assert len(talk.runner.jobs) == 1
+
+
+def test_a_turn_that_is_over_cannot_be_gone_on_with(tmp_path: Path) -> None:
+    """Whoever comes back to it later is told so, and nothing is run."""
+    talk = Talk(tmp_path, model(CHAT), [])
+    talk.say("Hi.")
+    assert pending(talk.turns, talk.memory) is None
+    with pytest.raises(SessionError, match="has nothing to resume"):
+        asyncio.run(go_on(talk.turns, talk.memory))
+    with pytest.raises(SessionError, match="no unfinished turn"):
+        cancel(talk.memory)
+
+
+def test_of_two_tabs_one_answers(tmp_path: Path) -> None:
+    """The same question is answered from two places at once: once it counts, once it is refused."""
+    talk = Talk(tmp_path, model(SKILL, code=[program("print(1)")]), ["1\n"])
+    other = open_session("s", sessions=tmp_path)
+
+    async def run() -> list[Any]:
+        asked = await say(talk.turns, talk.memory, "Sum.")
+        assert isinstance(asked, Pending)
+        tabs = [
+            answer(talk.turns, memory, "approve", to=asked.key) for memory in (talk.memory, other)
+        ]
+        return await asyncio.gather(*tabs, return_exceptions=True)
+
+    came = asyncio.run(run())
+    assert sorted(type(one).__name__ for one in came) == ["Pending", "SessionError"]
+    assert [call.path for call in talk.model.calls].count("agent/work/iteration_01/write") == 1
+
+
+def test_a_host_asks_and_answers_as_with_any_graph() -> None:
+    """Compiled, it stops by LangGraph's interrupts, and gives the conversation with the answer."""
+    runner = ScriptedRunner(["1\n"])
+    graph = compile_graph(
+        agent(runner=runner),
+        model=model(SKILL, code=[program("print(1)")]),
+        checkpointer=InMemorySaver(),
+    )
+    thread: RunnableConfig = {"configurable": {"thread_id": "t"}}
+    came = graph.invoke({"messages": [("user", "Sum.")]}, thread)
+    asked = []
+    while "__interrupt__" in came:
+        asked.append(came["__interrupt__"][0].value["question"])
+        came = graph.invoke(Command(resume="approve"), thread)
+    assert asked == ["Carry out this plan?", "Run this program?"]
+    assert [str(one.text) for one in came["messages"]] == ["Sum.", "Done."]
 
 
 def test_a_cancelled_turn_never_takes_the_next_message(tmp_path: Path) -> None:
