@@ -22,6 +22,7 @@ from mergepoint import (
 from mergepoint.models.inner_purse import InnerPurse
 from mergepoint.models.ledger import Ledger
 from mergepoint.record.record import CallKey
+from mergepoint.run.graph import Form
 from mergepoint.testing.scripted import Answer, ScriptedModel
 
 THREE = Block([Step(f"Say {word}.", name=word) for word in ("a", "b", "c")], name="inside")
@@ -110,6 +111,18 @@ def test_a_graph_with_a_journal_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(BudgetExceeded) as told:
         ChatRunner(answering()).run(RunContext(), Block([Call(few, name="ask")], name="root"))
     assert told.value.path == "inside"
+
+
+def test_the_calls_of_a_graph_with_a_journal_are_in_no_other(tmp_path: Path, form: Form) -> None:
+    """The run around has the Call alone on record, in memory and in a file."""
+    graph = compile_graph(THREE, model=answering(), form=form, journal=tmp_path / "inner")
+    tree = Block([Call(graph, name="ask")], name="root")
+    for journal in (None, tmp_path / "outer"):
+        recorder, runner = Recorder(), ChatRunner(answering(), form=form, journal=journal)
+        ctx = RunContext(config={"callbacks": [recorder]})
+        runner.run(ctx, tree)
+        assert [one.path for one in ctx.transcript().records] == ["root/ask"]
+        assert [one.path for one in recorder.journal.records] == ["root/ask"]
 
 
 def purses(now: list[float] | None = None, **limits: Any) -> tuple[Ledger, Ledger, InnerPurse]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
 
 from mergepoint.core.path import SEPARATOR, join
 from mergepoint.models.inner_purse import InnerPurse
@@ -72,7 +73,19 @@ class Rooted:
             )
             options = {**config.get("configurable", {}), RUN_ID: header.run_id}
             config = {**without_recorders(config, around), "configurable": options}
-            yield replace(facts, run=header.run_id), with_recorder(config, recorder)
+            config = with_recorder(config, recorder)
+            with _ambient(config) if around else nullcontext():
+                yield replace(facts, run=header.run_id), config
+
+
+@contextmanager
+def _ambient(config: RunnableConfig) -> Iterator[None]:
+    """Stand for the config around: LangGraph would bring its callbacks back into this one."""
+    token = var_child_runnable_config.set(config)
+    try:
+        yield
+    finally:
+        var_child_runnable_config.reset(token)
 
 
 def _journal(
