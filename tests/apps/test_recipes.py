@@ -58,7 +58,7 @@ def test_faults_are_told_with_their_lines(file: str, here: Path) -> None:
     bad = FILE.replace("generate", "generat").replace("concat", "concta")
     (here / "bad.yaml").write_text(bad, encoding="utf-8")
     told = command("recipe", "check", "bad.yaml")
-    assert told.code == 2
+    assert told.code == 3
     assert "bad.yaml:4: twice.stage_1.generat: there is no block" in told.err
     assert "bad.yaml:8: twice.stage_3.synthesize: strategy" in told.err
 
@@ -100,6 +100,21 @@ def test_why_is_answered() -> None:
     """Who set a prop is told beside the Thing."""
     done = command("recipe", "run", "best_of_n", "A title, please.", "--why", "*", "score")
     assert "score of best_of_n.stage_3.synthesize#0" in done.err
+
+
+@pytest.mark.parametrize(
+    ("why", "problem"),
+    [
+        (["0.2", "score"], "score of 0.2\n  "),
+        (["0.9", "score"], "no Thing '0.9' left a stage (did you mean"),
+        (["*", "scor"], "has no prop 'scor' (did you mean 'score'?)"),
+    ],
+)
+def test_why_ends_no_run(why: list[str], problem: str) -> None:
+    """Things inside of the recipe are told of too, and what cannot be told beside the result."""
+    asked = ["run", "best_of_n", "A title, please.", "--json", "--quiet"]
+    done = command("recipe", *asked, "--why", *why)
+    assert (done.code, len(done.out.splitlines()), problem in done.err) == (0, 1, True)
 
 
 @pytest.mark.parametrize(

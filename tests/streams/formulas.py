@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import comb, sqrt
 from typing import Any
 
-from mergepoint.streams.library import Library
-from mergepoint.streams.params import params_of
-from mergepoint.streams.rails import Rails
-from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.run_recipe import run_recipe
 from mergepoint.testing.stochastic import Chance, StochasticModel
 
@@ -328,20 +324,15 @@ def simulate(formula: Formula, items: int, *, seed: int = 1) -> Found:
     """Run the recipe on so many items with a model of chance."""
     model = StochasticModel(chance=formula.chance, seed=seed)
     done = run_recipe(
-        formula.recipe, ["q"] * items, model=model, knobs=formula.knobs, runs=None, library=Free()
+        formula.recipe,
+        ["q"] * items,
+        model=model,
+        knobs=formula.knobs,
+        runs=None,
+        budget={"calls": 1_000_000},
     )
     right = sum(formula.right(str(thing.content)) for thing in done.things)
     return Found(right / items, done.usage.calls / items, items)
-
-
-class Free(Library):
-    """The library without limits of calls, so that thousands of items run at once."""
-
-    def find(self, name: str) -> Recipe:
-        """Give a recipe."""
-        recipe = super().find(name)
-        rails = {**params_of(Rails, recipe.rails, where=name).model_dump(), "calls": None}
-        return replace(recipe, rails=rails)
 
 
 Tell = Callable[[str], None]

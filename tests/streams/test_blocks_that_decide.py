@@ -304,3 +304,17 @@ def test_the_votes_that_are_not_asked_for_change_nothing(answers: list[str]) -> 
     (whole,) = run_block("vote", answers)
     (early,) = run_block("vote", answers, {"stop": {"voters": len(answers)}})
     assert early.content == whole.content
+
+
+def test_props_of_all_members_are_collected() -> None:
+    """What a text made of several rests on is what they rested on, in order, each once."""
+    sources = [{"id": "b"}, {"id": "a"}, {"id": "c"}]
+    items = [
+        Thing("one", {"sources": sources[:2], "mood": "calm"}),
+        Thing("two", {"sources": sources[1:], "mood": "wild"}),
+        Thing("three", {"status": "failed", "sources": [{"id": "z"}]}),
+    ]
+    params = {"strategy": "concat", "collect": ["sources", "mood"]}
+    (made,) = run_block("synthesize", items, params)
+    assert list(made.props["sources"]) == sources
+    assert list(made.props["mood"]) == ["calm", "wild"]

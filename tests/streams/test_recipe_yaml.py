@@ -14,6 +14,7 @@ from mergepoint.streams.planned import PlannedRecipe
 from mergepoint.streams.recipe import MAX_STAGES, Recipe, Stage
 from mergepoint.streams.recipe_schema import recipe_schema
 from mergepoint.streams.recipe_yaml import load_recipe, recipe_from_yaml, recipe_to_yaml
+from mergepoint.streams.where import as_data
 
 TEXT = """
 name: best_of
@@ -58,6 +59,54 @@ def test_knobs_are_filled_in() -> None:
     ]
     assert (stages[1].width, stages[1].model) == (2, "offline")
     assert stages[1].policy == Policy(retry=Retry(4, wait=0.5), timeout=30.0)
+
+
+ROUNDS = """
+name: tries
+knobs: {rounds: 4, good: 80, least: 2}
+recurrent: true
+until: {score: {at_least: "{{ good }}"}}
+rails: {max_iterations: "{{ rounds }}", calls: 9}
+stages:
+  - type: critique
+"""
+
+
+def test_knobs_are_filled_in_where_rounds_end() -> None:
+    """`until` and rails take knobs, with the value itself; the text comes back as it was."""
+    recipe = recipe_from_yaml(ROUNDS)
+    assert recipe_from_yaml(recipe_to_yaml(recipe)) == recipe
+    planned = plan(recipe, {"rounds": 7})
+    assert (planned.rails.max_iterations, planned.rails.calls) == (7, 9)
+    assert as_data(planned.until) == {"score": {"at_least": 80}}
+    assert plan(recipe).rails.max_iterations == 4
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        (
+            "{{ good }}",
+            "{{ god }}",
+            "f.yaml:5: tries: until.score.at_least: there is no knob 'god'",
+        ),
+        ("{{ rounds }}", "{{ round }}", "there is no knob 'round' (did you mean 'rounds'?)"),
+        (
+            "rounds: 4",
+            "rounds: 0",
+            "f.yaml:6: tries: rails.max_iterations: input should be greater",
+        ),
+        ("rounds: 4", "rounds: much", "f.yaml:6: tries: rails.max_iterations: "),
+        ("good: 80", "good: much", "f.yaml:5: tries: until.score.at_least: "),
+        ("max_iterations:", "max_iteration:", "no such param (did you mean 'max_iterations'?)"),
+        ("calls: 9", "calls: -9", "f.yaml:6: rails.calls: "),
+    ],
+)
+def test_knobs_that_end_no_rounds_are_told(old: str, new: str, problem: str) -> None:
+    """Places without a knob and values that do not fit are told with file and line."""
+    with pytest.raises(RecipeError) as told:
+        plan(recipe_from_yaml(ROUNDS.replace(old, new), source="f.yaml"))
+    assert problem in str(told.value)
 
 
 @pytest.mark.parametrize(
@@ -186,3 +235,16 @@ def test_editors_get_the_params_of_every_block() -> None:
     cases = {case["if"]["properties"]["type"]["const"] for case in stage["allOf"]}
     assert "critique" in cases
     assert "top_k" in schema["$defs"]["block_select"]["properties"]
+
+
+def test_editors_accept_places_for_knobs() -> None:
+    """In limits and conditions too; what is asked of a prop is a mapping of tests, or a value."""
+    definitions = recipe_schema()["$defs"]
+    place = {"type": "string", "pattern": r"^\{\{.*\}\}$"}
+    for name, field in (("Rails", "max_iterations"), ("Check", "at_least"), ("Uct", "moves")):
+        assert place in definitions[name]["properties"][field]["anyOf"]
+    asked = definitions["block_filter"]["properties"]["where"]["anyOf"][0]["oneOf"][0]
+    assert asked["additionalProperties"] == {
+        "if": {"type": "object"},
+        "then": {"$ref": "#/$defs/Check"},
+    }

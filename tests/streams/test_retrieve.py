@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from tests.streams.laws import UNHURRIED
 from mergepoint.streams.block_error import BlockError
 from mergepoint.streams.bm25 import BM25, words
 from mergepoint.streams.notes import NotesInMemory
+from mergepoint.streams.recipe import Recipe, Stage
+from mergepoint.streams.run_recipe import run_recipe
 from mergepoint.streams.thing import Thing
 from mergepoint.testing.blocks import run_block
 
@@ -207,3 +210,21 @@ def test_retrievers_that_are_none(name: str, problem: str) -> None:
     """A name that leads nowhere, or to something else, is an error that says so."""
     with pytest.raises(BlockError, match=problem):
         sources("x", retriever=name)
+
+
+def test_a_folder_is_read_once_a_stage(tmp_path: Path) -> None:
+    """A stage that takes Things one by one, or in batches, makes its index for all of them."""
+    for number, some in enumerate(({"where": {"x": 1}}, {"batch": {"count": 1}})):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        stage = Stage("retrieve", params={"folder": str(folder)}, **some)  # type: ignore[arg-type]
+        (folder / "a.txt").write_text("cat")
+        recipe = Recipe("r", (stage,), needs=("x",))
+        done = run_recipe(recipe, _then((folder / "a.txt").unlink), runs=None)
+        assert [len(thing.props["sources"]) for thing in done.things] == [1, 1]
+
+
+async def _then(between: Callable[[], None]) -> AsyncIterator[Thing]:
+    yield Thing("cat", {"x": 1})
+    between()
+    yield Thing("a cat", {"x": 1})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from mergepoint.record.file_store import FileStore
 from mergepoint.record.lines import JournalError
 from mergepoint.streams.block import block
 from mergepoint.streams.context import BlockContext
+from mergepoint.streams.motion import places
 from mergepoint.streams.params import Params
+from mergepoint.streams.plan import plan
 from mergepoint.streams.recipe import Recipe, Stage
-from mergepoint.streams.registry import Registry
+from mergepoint.streams.registry import PACKAGE, Registry
 from mergepoint.streams.run_recipe import run_recipe, stream_recipe
 from mergepoint.streams.thing import Thing, fold
 from mergepoint.testing.scripted import ScriptedModel
@@ -139,6 +142,30 @@ def test_a_run_is_replayed_and_reused(tmp_path: Path) -> None:
     assert len(paid.calls) == 2
 
 
+def test_a_run_goes_on_with_its_knobs_and_seed(tmp_path: Path) -> None:
+    """What a run was given is on record, so that it need not be given again."""
+    recipe = Recipe("r", (Stage("generate", params={"n": "{{ n }}"}),), knobs={"n": 2})
+    seeds: list[int] = []
+
+    @block("seed", params=Nothing, registry=(own := Registry(package=PACKAGE)))
+    async def seed(
+        items: AsyncIterator[Thing], params: Nothing, ctx: BlockContext
+    ) -> AsyncIterator[Thing]:
+        """Take down the seed."""
+        async for thing in items:
+            seeds.append(ctx.seed)
+            yield thing
+
+    recipe = replace(recipe, stages=(*recipe.stages, Stage("seed")))
+    about: dict[str, Any] = {"model": echo(), "runs": tmp_path, "registry": own}
+    first = run(recipe, ["a"], knobs={"n": 3}, seed=7, run_id="r1", **about)
+    again = run(recipe, resume="r1", **about)
+    assert again.things == first.things
+    assert seeds == [7] * 6
+    with pytest.raises(TreeError, match="r/stage_1/generate: is another than"):
+        run(recipe, resume="r1", knobs={"n": 4}, **about)
+
+
 def test_another_recipe_does_not_go_on(tmp_path: Path) -> None:
     """The stages that differ are named."""
     run(samples(3), ["a"], model=echo(), runs=tmp_path, run_id="r1")
@@ -162,6 +189,35 @@ def test_rails_are_on_by_default() -> None:
     model = echo()
     done = run(recipe, ["a"], model=model)
     assert (len(model.calls), done.workflow.props["stopped"]) == (5, "calls")
+
+
+def nested(**rails: Any) -> Recipe:
+    """Give a recipe with 1,200 calls in a recipe inside of it."""
+    inner = Recipe("inner", samples(1_200, concurrency=16).stages, rails=rails)
+    return Recipe("outer", (Stage(inner),))
+
+
+@pytest.mark.parametrize(
+    ("rails", "budget", "calls"),
+    [
+        ({}, None, 1_000),
+        ({}, {"calls": 5_000}, 1_200),
+        ({"calls": 1_050}, {"calls": 5_000}, 1_050),
+    ],
+)
+def test_the_default_of_calls_is_the_runs(rails: Any, budget: Any, calls: int) -> None:
+    """It gives way to a budget of calls, and holds in no recipe inside; rails that are set do."""
+    done = run(nested(**rails), ["a"], model=echo(), budget=budget)
+    assert done.usage.calls == calls
+    assert done.workflow.props["stopped"] == ("done" if calls == 1_200 else "calls")
+
+
+def test_the_default_of_deadlock_is_the_runs() -> None:
+    """A recipe inside ends nothing that the one around gives more time."""
+    inner = Recipe("inner", (Stage("dedupe"),), rails={"deadline": 5.0})
+    outer = plan(Recipe("outer", (Stage(inner),), rails={"deadlock": None}))
+    assert [one.deadlock for _, one in places(outer)] == [None, None, None]
+    assert plan(inner).rails.deadlock == 60.0
 
 
 def test_things_go_round_until_they_are_done() -> None:

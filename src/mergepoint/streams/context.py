@@ -94,6 +94,7 @@ class BlockContext:
         self._alone: Alone | None = None
         self._mark = ""
         self._numbers: Iterator[int] = itertools.count()
+        self._kept: list[Any] = []
 
     def within(self, alone: Alone | None) -> BlockContext:
         """Give the context of one stream of the stage, beside others: its maps are its own.
@@ -247,6 +248,12 @@ class BlockContext:
             found = await self._counted(make())
             self.notes.write(self.stage_id, key, found)
         return found
+
+    def kept(self, make: Callable[[], T]) -> T:
+        """Give what `make` gives, made once for all streams and batches of the stage in a run."""
+        if not self._kept:
+            self._kept.append(make())
+        return self._kept[0]  # type: ignore[no-any-return]
 
     def _counted(self, call: Awaitable[R]) -> Awaitable[R]:
         return call if self._under_way is None else self._under_way.counted(call)

@@ -34,14 +34,19 @@ def turned(value: Any, knobs: Mapping[str, Any]) -> Any:
 
 def read_knobs(value: Any) -> Iterator[str]:
     """Give the names of all places in JSON data, knobs or not."""
+    return (name for _, name in places_in(value))
+
+
+def places_in(value: Any, at: Location = ()) -> Iterator[tuple[Location, str]]:
+    """Give where in JSON data the places are, and their names."""
     if isinstance(value, str):
-        yield from _PLACE.findall(value)
+        yield from ((at, name) for name in _PLACE.findall(value))
     elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from read_knobs(item)
+        for key, item in value.items():
+            yield from places_in(item, (*at, key))
     elif isinstance(value, list | tuple):
-        for item in value:
-            yield from read_knobs(item)
+        for number, item in enumerate(value):
+            yield from places_in(item, (*at, number))
 
 
 def knob_faults(given: Mapping[str, Any], knobs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -12,14 +12,15 @@ from langchain_core.language_models import BaseChatModel
 from mergepoint.core.errors import RecipeError
 from mergepoint.core.path import nearest
 from mergepoint.streams.block_type import BlockType
+from mergepoint.streams.filled import Limits, filled
 from mergepoint.streams.gather import Gather
-from mergepoint.streams.knobs import Location, knob_faults, read_knobs, turned
+from mergepoint.streams.knobs import Location, knob_faults, turned
 from mergepoint.streams.library import LIBRARY, Library
 from mergepoint.streams.params import check_params, params_of
 from mergepoint.streams.planned import PlannedRecipe, PlannedStage
 from mergepoint.streams.recipe import MAX_STAGES, Recipe, Stage, as_policy
 from mergepoint.streams.registry import REGISTRY, Registry
-from mergepoint.streams.where import Held, as_data, asked_for, is_open
+from mergepoint.streams.where import Held, asked_for, is_open
 from mergepoint.tree.budget import as_budget
 from mergepoint.tree.policy import Policy
 from mergepoint.tree.strict_yaml import Document
@@ -107,13 +108,25 @@ class _Search:
                 found = self._with_inside(recipe, number, found, have, (*around, recipe))
             have.update(found.adds)
             stages.append(found)
+        limits = self._limits(recipe, values, prefix)
         return PlannedRecipe(
             prefix=prefix,
             recipe=recipe,
             stages=tuple(stages),
             budget=None if stage is None else as_budget(stage.budget),
             where=None if stage is None else stage.where,
+            until=limits.until,
+            rails=limits.rails.inside if around else limits.rails,
         )
+
+    def _limits(self, recipe: Recipe, values: Mapping[str, Any], prefix: str) -> Limits:
+        """Give what ends a recipe, with knobs put in; none of it where it has faults."""
+        found = filled(Limits, {"until": recipe.until, "rails": recipe.rails}, values)
+        if isinstance(found, Limits):
+            return found
+        for fault in found:
+            self._fault(recipe, fault.location, prefix, str(fault))
+        return Limits()
 
     def _stage(
         self,
@@ -161,12 +174,7 @@ class _Search:
         stage, at = recipe.stages[number - 1], ("stages", number - 1)
         if stage.where is None or not is_open(stage.where):
             return stage
-        data = turned(as_data(stage.where), values)
-        for name in read_knobs(data):
-            problem = f"where: there is no knob {name!r}{nearest(name, values)}"
-            self._fault(recipe, (*at, "where"), stage_id, problem)
-            return replace(stage, where=None)
-        held = check_params(Held, {"where": data})
+        held = filled(Held, {"where": stage.where}, values)
         if isinstance(held, Held):
             return replace(stage, where=held.where)
         for fault in held:
@@ -200,7 +208,6 @@ class _Search:
                 stages,
                 needs=tuple(sorted(known)),
                 concurrency=found.width,
-                rails={"calls": None},
                 document=_part(recipe.document, ("stages", number - 1, "params", name)),
             )
             prefix = f"{found.stage_id}.{name}"

@@ -11,7 +11,6 @@ from pydantic import BaseModel
 
 from mergepoint.streams.block_type import BlockType
 from mergepoint.streams.gather import Gather
-from mergepoint.streams.params import params_of
 from mergepoint.streams.rails import Rails
 from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.where import Where
@@ -62,18 +61,18 @@ class PlannedStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRecipe:
-    """A recipe at its place, with what its stages came to; `prefix` begins their ids."""
+    """A recipe at its place, with what its stages came to; `prefix` begins their ids.
+
+    `until` and `rails` are the recipe's with its knobs put in, and as they hold at this place.
+    """
 
     prefix: str
     recipe: Recipe
     stages: tuple[PlannedStage | PlannedRecipe, ...]
     budget: Budget | None
     where: Where | None = None
-
-    @property
-    def rails(self) -> Rails:
-        """Give its limits."""
-        return params_of(Rails, self.recipe.rails, where=self.prefix)
+    until: Where | None = None
+    rails: Rails = field(default_factory=Rails)
 
     @property
     def together(self) -> bool:

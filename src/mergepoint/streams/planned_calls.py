@@ -79,11 +79,15 @@ def ledger_of(
 ) -> Ledger:
     """Give who grants the calls: by the rails of recipes, budgets of stages, that of the run.
 
-    All of their paths begin with `at`.
+    Who says how many calls the run may make needs no default for it. All of their paths begin
+    with `at`.
     """
     budgets: dict[str, Budget] = {}
+    told = budget is not None and budget.calls is not None
     for stage in (planned, *planned.walk()):
         rails = stage.rails.budget if isinstance(stage, PlannedRecipe) else None
+        if stage is planned and told:
+            rails = planned.rails.inside.budget
         if limits := _least([one for one in (stage.budget, rails) if one is not None]):
             budgets[join(at, path_of(stage.stage_id))] = limits
     root = join(at, path_of(planned.stage_id))

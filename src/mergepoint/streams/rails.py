@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from collections.abc import Mapping
+from typing import Annotated, Any
 
+from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator
+
+from mergepoint.streams.knobs import read_knobs
 from mergepoint.streams.params import Params
 from mergepoint.tree.budget import Budget
 
@@ -12,7 +16,8 @@ class Rails(Params):
     """What ends the work of a recipe whatever its blocks say; null takes a limit away.
 
     Calls, usd, tokens and deadline hold for all of it together: a call that no longer fits is not
-    made, what is finished comes out, and the prop `stopped` says why.
+    made, what is finished comes out, and the prop `stopped` says why. The defaults of calls and
+    deadlock are the run's: in a recipe in a recipe they hold where it sets them.
     """
 
     max_iterations: int = Field(
@@ -32,8 +37,27 @@ class Rails(Params):
     )
 
     @property
+    def inside(self) -> Rails:
+        """Give them as they hold for a recipe in another, whose defaults bound the run."""
+        own = self.model_fields_set
+        return self.model_copy(
+            update={name: None for name in ("calls", "deadlock") if name not in own}
+        )
+
+    @property
     def budget(self) -> Budget | None:
         """Give what bounds the calls, as a budget; None where nothing does."""
         if self.calls is None and self.usd is None and self.tokens is None:
             return None
         return Budget(self.usd, tokens=self.tokens, calls=self.calls)
+
+
+def _or_open(given: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    if not isinstance(given, Mapping) or not any(read_knobs(given)):
+        return check(given)
+    check({name: value for name, value in given.items() if not any(read_knobs(value))})
+    return given
+
+
+OpenRails = Annotated[Rails, WrapValidator(_or_open)]
+"""Rails, or ones with places for knobs, which stay as they were given."""

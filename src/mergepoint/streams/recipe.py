@@ -14,9 +14,9 @@ from mergepoint.core.errors import RecipeError
 from mergepoint.streams.block_type import BlockType
 from mergepoint.streams.gather import Gather
 from mergepoint.streams.params import Params, params_of
-from mergepoint.streams.rails import Rails
+from mergepoint.streams.rails import OpenRails, Rails
 from mergepoint.streams.sealed import NOTHING, SealedDict, SealedList, sealed
-from mergepoint.streams.where import MayHold, Where
+from mergepoint.streams.where import MayHold, OpenWhere, Where, is_open
 from mergepoint.tree.budget import Budget, as_budget
 from mergepoint.tree.policy import Policy, policy_of
 from mergepoint.tree.strict_yaml import Document
@@ -68,8 +68,9 @@ class Stage:
         return self.type if isinstance(self.type, str) else self.type.name
 
 
-class _End(Params):
-    until: Where
+class _Limits(Params):
+    until: OpenWhere | None
+    rails: OpenRails
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,9 @@ class Recipe:
     With `each` every item goes through the stages on its own, so that what is decided about one
     ends its calls, and none of another.
     A `recurrent` one sends a Thing that leaves its last stage back to the first, until its status
-    is converged, done, stuck or failed, `until` holds, or a rail ends it. `about` says what it is
-    for, `paper` where it comes from, `calls` how many calls it makes, as a formula of its knobs.
+    is converged, done, stuck or failed, `until` holds, or a rail ends it; `{{ knob }}` is filled
+    in there as in params. `about` says what it is for, `paper` where it comes from, `calls` how
+    many calls it makes, as a formula of its knobs.
 
     Raises RecipeError for a name that recipes cannot write, and for no stages.
     """
@@ -105,10 +107,10 @@ class Recipe:
         object.__setattr__(self, "stages", tuple(self.stages))
         object.__setattr__(self, "needs", tuple(self.needs))
         object.__setattr__(self, "knobs", sealed(self.knobs))
-        object.__setattr__(self, "rails", params_of(Rails, self.rails, where="rails"))
-        if self.until is not None:
-            end = params_of(_End, {"until": self.until}, where=str(self.name))
-            object.__setattr__(self, "until", end.until)
+        given = {"until": self.until, "rails": self.rails}
+        limits = params_of(_Limits, given, where=str(self.name))
+        object.__setattr__(self, "until", _frozen(limits.until))
+        object.__setattr__(self, "rails", _frozen(limits.rails))
         if faults := list(self._problems()):
             raise RecipeError("\n".join(f"{self.name}: {fault}" for fault in faults))
 
@@ -173,6 +175,11 @@ def as_policy(given: Policy | Mapping[str, Any] | None) -> Policy | None:
 def _as_call() -> Any:
     """Give the module that runs recipes for trees; it knows recipes, and cannot be known here."""
     return import_module("mergepoint.streams.recipe_call")
+
+
+def _frozen(limit: Any) -> Any:
+    """Give an end or rails; those with places for knobs sealed, since they are data still."""
+    return _kept(limit) if is_open(limit) else limit
 
 
 def _kept(value: Any) -> Any:

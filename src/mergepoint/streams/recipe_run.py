@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,10 +82,11 @@ class RecipeRun:
             raise StepError(EXCLUSIVE)
         if items is None and wanted.resume is None:
             raise StepError("give the run its items; only a resumed one has them on record")
+        store = None if wanted.runs is None else store_at(wanted.runs)
+        wanted = _restored(wanted, store)
         found = wanted.library.find(recipe) if isinstance(recipe, str) else recipe
         planned = plan(found, wanted.knobs, registry=wanted.registry, library=wanted.library)
         models = models_of(planned, wanted.model)
-        store = None if wanted.runs is None else store_at(wanted.runs)
         return cls(planned, wanted, items, models, wanted.run_id or new_run_id(), store)
 
     async def stream(self) -> AsyncGenerator[Thing, None]:
@@ -132,8 +133,6 @@ class RecipeRun:
     def _opened(self) -> RunJournal | MemoryJournal:
         """Begin the run's journal, or go on with it; the items of a resumed run are its own."""
         if self.wanted.resume is not None:
-            if self.store is None:
-                raise StepError("a run that is resumed is on record; give runs=, where it is kept")
             self.store, self.run_id = named_run(self.store, self.wanted.resume)
             journal = self.store.open(self.run_id)
             try:
@@ -169,6 +168,18 @@ class RecipeRun:
                     "give them again"
                 )
             self.items = [off_wire(one) for one in items]
+
+
+def _restored(wanted: Wanted, store: Store | None) -> Wanted:
+    """Give a run that is resumed its seed, and the knobs that are not given anew."""
+    if wanted.resume is None:
+        return wanted
+    if store is None:
+        raise StepError("a run that is resumed is on record; give runs=, where it is kept")
+    home, run_id = named_run(store, wanted.resume)
+    header, _ = home.read(run_id)
+    knobs = {**header.inputs.get("knobs", {}), **(wanted.knobs or {})}
+    return replace(wanted, knobs=knobs, seed=header.seed)
 
 
 async def _entering(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Thing]:

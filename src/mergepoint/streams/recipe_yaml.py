@@ -12,10 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
 from mergepoint.core.errors import MergepointError, RecipeError
 from mergepoint.streams.gather import Gather
 from mergepoint.streams.params import Params, check_params
-from mergepoint.streams.rails import Rails
+from mergepoint.streams.rails import OpenRails, Rails
 from mergepoint.streams.recipe import Recipe, Stage, as_policy
 from mergepoint.streams.sealed import plain
-from mergepoint.streams.where import OpenWhere, Where, as_data
+from mergepoint.streams.where import OpenWhere, as_data
 from mergepoint.tree.budget import LIMITS, as_budget
 from mergepoint.tree.policy import Policy, Retry
 from mergepoint.tree.strict_yaml import Document, YamlError, dump, load, load_file, refusals
@@ -75,8 +75,10 @@ class RecipeFields(Params):
     concurrency: int = Field(default=1, description="so many Things at once at each stage")
     each: bool = Field(default=False, description="every item goes through the stages on its own")
     recurrent: bool = Field(default=False, description="Things go around until they are done")
-    until: Where | None = Field(default=None, description="a Thing for which this holds is done")
-    rails: Rails = Field(default=Rails(), description="limits that are always on")
+    until: OpenWhere | None = Field(
+        default=None, description="a Thing for which this holds is done"
+    )
+    rails: OpenRails = Field(default=Rails(), description="limits that are always on")
     stages: list[StageFields] = Field(description="one after the other")
 
     @field_validator("stages")
@@ -127,7 +129,7 @@ def recipe_to_yaml(recipe: Recipe) -> str:
     data |= {"needs": list(recipe.needs)} if recipe.needs else {}
     data |= {"concurrency": recipe.concurrency} if recipe.concurrency != 1 else {}
     data |= {"until": as_data(recipe.until)} if recipe.until is not None else {}
-    data |= {"rails": as_data(recipe.rails)} if recipe.rails != Rails() else {}
+    data |= {"rails": rails} if (rails := as_data(recipe.rails)) else {}
     return dump({**data, "stages": [_stage_data(stage) for stage in recipe.stages]})
 
 

@@ -54,13 +54,13 @@ async def rounds(
     The rails end the rounds of the others: `max_iterations`; `patience` rounds in which the best
     score of the cohort was not beaten, or the Thing stayed as it was; a budget; a deadline.
     """
-    recipe, rails = planned.recipe, planned.rails
+    rails = planned.rails
     progress, going = _Progress(), list(items)
     for number in range(1, rails.max_iterations + 1):
         left: list[Thing] = []
         async with aclosing(_closing(body(each(going)))) as made:
             async for thing in made:
-                if reason := _over(thing, recipe.until):
+                if reason := _over(thing, planned.until):
                     yield _leaves(planned, thing, number, reason)
                 else:
                     left.append(thing)

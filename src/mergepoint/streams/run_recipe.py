@@ -103,8 +103,9 @@ async def stream_recipe(
     `recipe` is one, or its name in the library. Items are contents (JSON data), fresh Things, or
     an async iterator of them. Every call is written to `<runs>/<run id>/journal.jsonl` as it
     happens; with `runs=None` it is kept in memory. `resume` goes on with a run: what is on record
-    is not asked again, and its items need not be given. `reuse` takes over the answers of another
-    run to what is asked again, `replay` all of them, with no model called.
+    is not asked again; its items and knobs need not be given, and its seed holds.
+    `reuse` takes over the answers of another run to what is asked again, `replay` all of them,
+    with no model called.
 
     The run has the whole `budget`, beside the rails of the recipe. `watch` is told stage and Thing
     whenever one leaves a stage.

@@ -84,7 +84,7 @@ async def retrieve(
     where it is known, `score`, best first. Things that failed pass as they are. What was found is
     noted, and a resumed run does not search again.
     """
-    search = _search(params)
+    search = ctx.kept(partial(_search, params))
 
     async def found(thing: Thing) -> Thing:
         if failed(thing):

@@ -20,12 +20,22 @@ from mergepoint.streams.block import block
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.decided import decided
 from mergepoint.streams.groups import Grouped
+from mergepoint.streams.params import Params
 from mergepoint.streams.ranking import Ranking, ranked
 from mergepoint.streams.reading import CONTENT, canonical
 from mergepoint.streams.thing import Thing
 
 
-class TopK(Grouped, Ranking):
+class Collecting(Params):
+    """What is taken over from all members."""
+
+    collect: list[str] = Field(
+        default=[],
+        description="props of the members that are kept as one list each, every value once",
+    )
+
+
+class TopK(Collecting, Grouped, Ranking):
     """The content of the best, or the contents of the k best, best first."""
 
     strategy: Literal["top_k"]
@@ -34,13 +44,13 @@ class TopK(Grouped, Ranking):
     )
 
 
-class Majority(Ballot):
+class Majority(Collecting, Ballot):
     """The answer that most give, as vote counts it."""
 
     strategy: Literal["majority"]
 
 
-class Concat(Grouped):
+class Concat(Collecting, Grouped):
     """All contents as one text, in the order of lineage or of a number; no text is JSON."""
 
     strategy: Literal["concat"]
@@ -53,7 +63,15 @@ class Concat(Grouped):
 Strategy = Callable[[Thing, Sequence[Thing], Any, BlockContext], Awaitable[Thing]]
 
 
-Chosen = Annotated[TopK | Majority | Concat | Combine | Choose, Field(discriminator="strategy")]
+class Combined(Collecting, Combine):
+    """A new text that a model writes of all."""
+
+
+class ChosenOne(Collecting, Choose):
+    """The content of the one that a model chooses (universal self-consistency)."""
+
+
+Chosen = Annotated[TopK | Majority | Concat | Combined | ChosenOne, Field(discriminator="strategy")]
 
 
 class Synthesize(RootModel[Chosen]):
@@ -93,12 +111,16 @@ STRATEGIES: Mapping[type[Any], Strategy] = {
     TopK: top_k,
     Majority: majority,
     Concat: concat,
-    Combine: combine,
-    Choose: choose,
+    Combined: combine,
+    ChosenOne: choose,
 }
 
 
 def _needs(params: Synthesize) -> list[str]:
+    return [*_read(params), *params.root.collect]
+
+
+def _read(params: Synthesize) -> list[str]:
     match params.root:
         case TopK(by=by):
             return [by]
@@ -111,6 +133,10 @@ def _needs(params: Synthesize) -> list[str]:
 
 
 def _adds(params: Synthesize) -> list[str]:
+    return [*_written(params), *params.root.collect]
+
+
+def _written(params: Synthesize) -> list[str]:
     match params.root:
         case TopK(by=by):
             return ["strategy", "winner", by]
@@ -120,6 +146,17 @@ def _adds(params: Synthesize) -> list[str]:
             return ["strategy"]
         case Choose():
             return ["strategy", "winner", "choice", "reason"]
+
+
+def _collected(members: Sequence[Thing], name: str) -> list[Any]:
+    """Give the values of a prop, and those in its lists, in the order of members, each once."""
+    found: dict[str, Any] = {}
+    for member in members:
+        given = member.props.get(name)
+        values = given if isinstance(given, list) else [] if given is None else [given]
+        for one in values:
+            found.setdefault(canonical(one), one)
+    return list(found.values())
 
 
 @block("synthesize", params=Synthesize, needs=_needs, adds=_adds, in_order=True)
@@ -133,13 +170,15 @@ async def synthesize(
     `concat` (one text of all); and two that ask a model: `combine` (one text written of all) and
     `choose` (the one that it chooses; writes `winner`, `choice`, its number, and `reason`; Chen et
     al. 2023, https://arxiv.org/abs/2311.17311). All write `strategy`. Members that failed are left
-    out; where all did, the Thing gets the status `failed` and the `reason`.
+    out; where all did, the Thing gets the status `failed` and the `reason`. Props that `collect`
+    names, such as `sources`, are lists of what all members had.
     """
     chosen = params.root
     strategy = STRATEGIES[type(chosen)]
 
     async def made(joined: Thing, members: Sequence[Thing]) -> Thing:
-        named = joined.plus(strategy=chosen.strategy)
+        collected = {name: _collected(members, name) for name in chosen.collect}
+        named = joined.plus(collected, strategy=chosen.strategy)
         return await strategy(named, members, chosen, ctx)
 
     async with aclosing(decided(items, chosen, ctx, made)) as syntheses:

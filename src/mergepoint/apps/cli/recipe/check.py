@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mergepoint.apps.cli.errors import REFUSED
+from mergepoint.apps.cli.errors import WRONG
 from mergepoint.apps.cli.options import TracebackOption
 
 EXAMPLES = ("mergepoint recipe check my.yaml", "mergepoint recipe check recipes/*.yaml")
@@ -37,4 +37,4 @@ def check(
             continue
         put(f"{name}: {sum(1 for _ in planned.blocks())} stages, nothing wrong")
     if wrong:
-        raise typer.Exit(REFUSED)
+        raise typer.Exit(WRONG)

@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from mergepoint.apps.cli.output import count, put, tell, tell_fact
 from mergepoint.apps.cli.recipe.stages_live import StagesLive
+from mergepoint.core.errors import MissingKey
+from mergepoint.core.path import nearest
 from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.recipe_run import RecipeRun, Wanted
 from mergepoint.streams.thing import Thing
+
+ALL: Final = "*"
+LISTED: Final = 20
 
 
 @dataclass
@@ -22,6 +27,7 @@ class Running:
     json: bool
     quiet: bool
     why: tuple[str, str] | None
+    _passed: dict[str, Thing | None] = field(default_factory=dict, init=False)
 
     def run(
         self, recipe: Recipe, items: Any, options: dict[str, Any], *, wanted: int | None
@@ -30,11 +36,13 @@ class Running:
 
         def watch(stage_id: str, thing: Thing) -> None:
             live.note(stage_id, thing)
+            self._pass(thing)
 
         run = RecipeRun.of(recipe, items, Wanted(**options, watch=watch))
         live = StagesLive(run, self.quiet)
         with live.shown():
             things = asyncio.run(self._things(run, wanted, live))
+        self._answer(things)
         if not self.quiet:
             self._summary(run, things, live)
 
@@ -51,13 +59,40 @@ class Running:
         return things
 
     def _show(self, thing: Thing) -> None:
-        if self.json:
-            put(json.dumps(thing.to_plain(), ensure_ascii=False))
+        told = thing.to_plain() if self.json else thing.content
+        put(told if isinstance(told, str) else json.dumps(told, ensure_ascii=False))
+        if self.why is not None and self.why[0] in (ALL, thing.id):
+            self._tell_why(thing)
+
+    def _pass(self, thing: Thing) -> None:
+        """Take down the Thing that is asked for as it leaves a stage, and the ids of others."""
+        if self.why is not None and self.why[0] != ALL:
+            self._passed[thing.id] = thing if thing.id == self.why[0] else None
+
+    def _answer(self, things: list[Thing]) -> None:
+        """Tell at the end of a Thing that is not among those that came out."""
+        wanted = None if self.why is None else self.why[0]
+        if wanted is None or wanted == ALL or any(one.id == wanted for one in things):
             return
-        content = thing.content
-        put(content if isinstance(content, str) else json.dumps(content, ensure_ascii=False))
-        if self.why is not None and self.why[0] in ("*", thing.id):
-            tell(str(thing.why(self.why[1])))
+        thing = self._passed.get(wanted)
+        if thing is not None:
+            self._tell_why(thing)
+            return
+        known = [*self._passed]
+        more = f" and {len(known) - LISTED:,} more" if len(known) > LISTED else ""
+        tell(
+            f"--why: no Thing {wanted!r} left a stage{nearest(wanted, known)}; those that did: "
+            f"{', '.join(known[:LISTED]) or 'none'}{more}",
+            style="yellow",
+        )
+
+    def _tell_why(self, thing: Thing) -> None:
+        """Tell who set the prop; a Thing without it ends no run."""
+        if self.why is not None:
+            try:
+                tell(str(thing.why(self.why[1])))
+            except MissingKey as error:
+                tell(f"--why: {error}", style="yellow")
 
     def _summary(self, run: RecipeRun, things: list[Thing], live: StagesLive) -> None:
         props = run.workflow(things).props
