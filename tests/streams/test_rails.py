@@ -145,6 +145,36 @@ def test_a_deadline_lets_calls_land_and_begins_none(concurrency: int, seed: int)
     assert "10 s since its first item are over" in problem(run)
 
 
+def misunderstood(times: int) -> ScriptedModel:
+    """Give a model whose first answers to `b` cannot be used; others take 3 s."""
+    left = [times]
+
+    def answer(messages: Any) -> Answer:
+        text = str(messages[-1].text)
+        if text.startswith("b") and left[0]:
+            left[0] -= 1
+            return Answer({"score": 700, "feedback": "none"}, delay=2.0)
+        return Answer({"score": 70, "feedback": "none"}, delay=3.0)
+
+    return ScriptedModel(default=answer)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("rails", "why"), [({"calls": 4}, "calls"), ({"deadline": 1.0}, "deadline")]
+)
+def test_what_had_begun_behind_a_refused_call_comes_out(rails: Any, why: str, seed: int) -> None:
+    """Of four at once one has to ask again and may not; those beside it land, and come out."""
+    stage = Stage("critique", params={"prompt": "{{ content }}"}, concurrency=4)
+    model = misunderstood(1)
+    contents, run, _ = ran(
+        Recipe("r", (stage,), rails=rails), list("abcdef"), seed=seed, model=model
+    )
+    assert (contents, len(model.calls)) == (["a", "c", "d"], 4)
+    assert stopped(run) == [(why, "r.stage_1.critique")][: len(stopped(run))]
+    assert run.workflow([]).props["stopped"] == why
+
+
 def test_what_is_finished_at_a_deadline_is_voted_on() -> None:
     """A stage behind that waits for all of them goes on with those that there are."""
     recipe = Recipe(

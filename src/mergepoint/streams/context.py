@@ -20,7 +20,7 @@ from typing import Any, TypeVar, overload
 
 from pydantic import BaseModel
 
-from mergepoint.core.errors import RecipeError
+from mergepoint.core.errors import RailError, RecipeError
 from mergepoint.record.record import now
 from mergepoint.streams.alone import Alone
 from mergepoint.streams.arrivals import close
@@ -148,7 +148,8 @@ class BlockContext:
         """Give what the function makes of each item, several at once, as the stage allows.
 
         The function is async, or gives an async iterator of results. Lazy: an item is pulled when
-        a result is asked for. The exit of the stage closes what is left open.
+        a result is asked for. Where a rail refuses one item, what had begun comes out before the
+        stage ends. The exit of the stage closes what is left open.
         """
         made = mapped(
             items,
@@ -156,6 +157,7 @@ class BlockContext:
             width=self.width,
             prefetch=self.prefetch,
             ordered=self.ordered,
+            last=(RailError,),
         )
         results = Stream(self._until_over(made), made.aclose)
         self.maps[id(made)] = results

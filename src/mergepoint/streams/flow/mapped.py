@@ -28,6 +28,7 @@ def mapped(
     prefetch: int = ...,
     ordered: bool = ...,
     stop: Stop = ...,
+    last: tuple[type[Exception], ...] = ...,
 ) -> Stream[R]: ...
 
 
@@ -40,6 +41,7 @@ def mapped(
     prefetch: int = ...,
     ordered: bool = ...,
     stop: Stop = ...,
+    last: tuple[type[Exception], ...] = ...,
 ) -> Stream[R]: ...
 
 
@@ -51,6 +53,7 @@ def mapped(
     prefetch: int = 0,
     ordered: bool = True,
     stop: Stop = "cancel",
+    last: tuple[type[Exception], ...] = (),
 ) -> Stream[Any]:
     """Give what a function makes of each item: a result, or the results of a fan-out.
 
@@ -62,7 +65,8 @@ def mapped(
     its calls land there is no task at all.
 
     Results come in the order of their items, or with `ordered=False` as they are made. An error
-    comes at its turn, after the results before it, and nothing is begun after it is known. When a
+    comes at its turn, after the results before it, and nothing is begun after it is known; one of
+    the types `last` comes after all that had begun. When a
     stream ends before its time, calls in flight are cancelled. With `stop="land"` they come to
     their end, and who closes or cancels the stream waits for that; who then cancels once more
     cancels them.
@@ -77,7 +81,7 @@ def mapped(
     intake = Intake(items)
     if width + prefetch == 1 and stop == "cancel":  # to land, a call needs a task of its own
         return Stream(_one_by_one(intake, function), intake.abandon)
-    window: Window[T, Any] = Window(intake, function, Shape(width, prefetch, ordered, stop))
+    window: Window[T, Any] = Window(intake, function, Shape(width, prefetch, ordered, stop, last))
     return Stream(window.results(), intake.abandon)
 
 

@@ -26,12 +26,13 @@ Task: TypeAlias = asyncio.Task[Any]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How wide a map is, how far ahead, whether in order, and how it stops."""
+    """How wide a map is, how far ahead, whether in order, how it stops, which errors are last."""
 
     width: int
     prefetch: int
     ordered: bool
     stop: Stop
+    last: tuple[type[Exception], ...] = ()
 
 
 @dataclass(slots=True)
@@ -73,39 +74,35 @@ class Window(Generic[T, R]):
         self._news = Bell()
         self._room = Bell()
         self._ending = False
+        self._last: BaseException | None = None  # comes when what had begun is taken
         self._name = f"call of {getattr(function, '__qualname__', type(function).__name__)}"
 
     async def results(self) -> AsyncGenerator[R, None]:
         """Give the results. Once this generator is over, nothing of it is alive."""
         self._start(asyncio.get_running_loop())
-        ready, fans, room, ordered = self._ready, self._fans, self._room, self._ordered
+        ready, fans, ordered = self._ready, self._fans, self._ordered
+        last = self._shape.last
         task: Task | None = None
         raised: BaseException | None = None
         try:
-            while self._held or not self._pump.over:
+            while (self._held or not self._pump.over) and not self._is_last():
                 task = ready[0] if ready else None
                 fan = fans.get(task) if fans else None
                 if fan is not None and fan.results:
                     yield self._take(fan)
                 elif task is not None and task.done():
-                    ready.popleft()
-                    self._held -= 1
-                    if room.waiting:
-                        self._make_room()
-                    if not ordered:
-                        del self._begun[task]
-                    if fan is None:
-                        yield task.result()
-                    else:
-                        self._held -= fans.pop(task).ahead
-                        task.result()
+                    self._release(task)
+                    if not (last and self._comes_last(task)):
+                        result = task.result()
+                        if fan is None:
+                            yield result
                 elif ordered or task is None:
                     if self._strict:
-                        room.ring()
+                        self._room.ring()
                     await self._news.wait()
                 else:
                     ready.popleft()
-            self._pump.result()
+            self._over_at_last()
         except BaseException as error:
             raised = error
             raise
@@ -113,6 +110,37 @@ class Window(Generic[T, R]):
             end = self._end(raised)
             task = raised = None  # an error that holds this frame must not be held by it
             await end
+
+    def _release(self, task: Task) -> None:
+        """Let go of a call that is over and whose results are taken."""
+        self._ready.popleft()
+        self._held -= 1
+        if self._room.waiting:
+            self._make_room()
+        if not self._ordered:
+            del self._begun[task]
+        if self._fans and (fan := self._fans.pop(task, None)) is not None:
+            self._held -= fan.ahead
+
+    def _over_at_last(self) -> None:
+        """Raise the error that comes last, or what the input raised."""
+        if self._last is not None:
+            raise self._last
+        self._pump.result()
+
+    def _is_last(self) -> bool:
+        """Say whether nothing that had begun is left before an error that comes last."""
+        return self._last is not None and not (self._ready if self._ordered else self._begun)
+
+    def _comes_last(self, task: Task) -> bool:
+        """Say whether a call has no result because of an error that comes last; keep the first."""
+        if task.cancelled():
+            return self._last is not None  # it had not begun
+        error = task.exception()
+        if not isinstance(error, self._shape.last):
+            return False
+        self._last = self._last or error
+        return True
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._copy = copy_context().copy

@@ -105,8 +105,12 @@ class Running:
         )
         if live.best is not None:
             tell_fact("best score", f"{live.best:g}")
-        for stop in run.work.stops.all if run.work is not None else ():
+        stops = run.work.stops.all if run.work is not None else []
+        first = {(stop.rail, stop.stage_id): stop for stop in reversed(stops)}
+        for stop in reversed(first.values()):
             tell(str(stop), style="yellow")
+        if more := len(stops) - len(first):
+            tell(f"and {more:,} more at the same places", style="yellow")
         if run.folder is not None:
             tell_fact("journal", str(run.folder / "journal.jsonl"))
         if any(record.model == "mergepoint:offline" for record in run.journal.records):
