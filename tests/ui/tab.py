@@ -11,7 +11,7 @@ from typing import Any, Self
 import httpx
 import socketio
 
-WAIT = 20.0
+WAIT = 60.0
 """Seconds after which what is waited for will not come; no test waits for them to pass."""
 
 
