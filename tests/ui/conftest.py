@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import socket
@@ -15,7 +16,9 @@ from pathlib import Path
 import pytest
 
 # Read when Chainlit is imported, which writes there.
-os.environ.setdefault("CHAINLIT_APP_ROOT", tempfile.mkdtemp(prefix="mergepoint-ui-"))
+_HOME = tempfile.TemporaryDirectory(prefix="mergepoint-ui-", ignore_cleanup_errors=True)
+os.environ.setdefault("CHAINLIT_APP_ROOT", _HOME.name)
+atexit.register(_HOME.cleanup)
 
 ROOT = Path(__file__).parents[2]
 
