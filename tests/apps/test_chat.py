@@ -197,9 +197,9 @@ def test_an_edited_program_is_what_runs(
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_ctrl_c_cancels_the_turn_and_not_the_command() -> None:
-    """At a prompt, at a question and while it answers; Ctrl-D leaves with exit code 0."""
+    """At a prompt and at a question; `/quit` leaves with exit code 0."""
     steps = [("> ", "\x03"), ("quit leaves", f"{SUM}\n"), (ASKED, "\x03"), ("goes on", "Hello.\n")]
-    code, shown = on_terminal("chat", then=[*steps, ("a file.\r\n> ", "\x04")])
+    code, shown = on_terminal("chat", then=[*steps, ("a file.", "/quit\n")])
     text = plain(shown)
     assert code == 0
     assert "cancelled; nothing of it goes on" in text

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+import orjson
+
 from mergepoint.core.errors import MergepointError
 
 _DEEPEST = 200  # far from where the parser stops, so that what was written can be read again
@@ -63,10 +65,17 @@ def texts_in(data: dict[str, Any], *, but: Container[str] = ()) -> list[str]:
 def line_of(data: dict[str, Any]) -> bytes:
     """Give an object as a line, where it is known to hold only what JSON does."""
     try:
-        body = _ENCODER.encode(data).encode("utf-8", "surrogatepass")
+        body = orjson.dumps(data)
+    except TypeError:  # half a surrogate pair, or a number of more than 64 bits
+        body = _encoded(data)
+    return b"%08x %b\n" % (crc32(body), body)
+
+
+def _encoded(data: dict[str, Any]) -> bytes:
+    try:
+        return _ENCODER.encode(data).encode("utf-8", "surrogatepass")
     except (TypeError, ValueError) as error:  # a number of thousands of digits
         raise JournalError(f"cannot be written as JSON: {error}") from error
-    return b"%08x %b\n" % (crc32(body), body)
 
 
 def write_lines(path: Path, values: Iterable[dict[str, Any]]) -> None:

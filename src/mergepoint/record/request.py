@@ -11,6 +11,7 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from json.encoder import encode_basestring_ascii
 from typing import Any
 
 from langchain_core.messages import BaseMessage
@@ -39,8 +40,11 @@ class Digests:
         known = self._known.get(id(message))
         if known is None:
             said = _said(message)
-            said = said if self._seen is None else self._seen(said)
-            known = self._known[id(message)] = (message, _digest(said))
+            if self._seen is None:
+                digest = _digest_of_text(said) or _digest(said)
+            else:
+                digest = _digest(self._seen(said))
+            known = self._known[id(message)] = (message, digest)
         return known[1]
 
     def request(self, setting: bytes, messages: Sequence[BaseMessage], *, lead: int = 0) -> str:
@@ -103,6 +107,16 @@ def _said(message: BaseMessage) -> list[Any]:
         fields.get("tool_calls") or None,
         fields.get("tool_call_id"),
     ]
+
+
+def _digest_of_text(said: list[Any]) -> bytes | None:
+    """Give what `_digest` gives of a message that is text alone, at a fraction of its cost."""
+    kind, name, content, calls, answered = said
+    if type(content) is not str or not (name is calls is answered is None):
+        return None
+    return _hash(
+        f'["{kind}", null, {encode_basestring_ascii(content)}, null, null]'.encode()
+    ).digest()
 
 
 def _digest(value: Any) -> bytes:

@@ -82,24 +82,36 @@ class Artifacts:
                 content=content,
                 path=record.path,
                 made_at=datetime.fromtimestamp(record.ended, UTC),
-                about={"attempt": self._attempt(record), **about},
+                about={"attempt": self.attempt_at(record.path, record.attempt), **about},
             )
 
     def _type(self, record: CallRecord) -> StepType | None:
         if not record.answered or record.kind == "inner":
             return None
-        node = self._nodes.get(self._order.static(record.path))
+        return self.type_at(record.path)
+
+    def type_at(self, path: str) -> StepType | None:
+        """Give which artifact is made at a path, None for none."""
+        node = self.node_at(path)
         word = None if node is None else node.meta.get(STEP)
         return None if word is None else StepType(word)
 
-    def _attempt(self, record: CallRecord) -> int:
-        """Give the number of the iteration that is nearest, else of the record's own attempt."""
-        names = record.path.split(SEPARATOR)
+    def place(self, path: str) -> str:
+        """Give the path in the tree of a path in a run: the same in the first iteration."""
+        return self._order.static(path)
+
+    def node_at(self, path: str) -> Node | None:
+        """Give the node at a path of a run, in any iteration."""
+        return self._nodes.get(self._order.static(path))
+
+    def attempt_at(self, path: str, tries: int = 1) -> int:
+        """Give the number of the iteration that is nearest, else of the call's own tries."""
+        names = path.split(SEPARATOR)
         for end in range(len(names) - 1, 0, -1):
             above = self._nodes.get(self._order.static(SEPARATOR.join(names[:end])))
             if isinstance(above, Loop):
                 return int(names[end].removeprefix(ITERATION))
-        return record.attempt
+        return tries
 
 
 def _nothing(record: CallRecord) -> bool:

@@ -15,7 +15,9 @@ from mergepoint.record.lines import encode
 from mergepoint.record.redact import Redact
 from mergepoint.record.store import Sync, checked_sync
 from mergepoint.record.whole import flush_folder, write_whole
+from mergepoint.session.beside import checked_name
 from mergepoint.session.entry import Entry, SessionHeader, entry_to_plain
+from mergepoint.session.file_beside import FileBeside
 from mergepoint.session.file_log import FileLog
 from mergepoint.session.file_mending import SNAPSHOT, told
 from mergepoint.session.log import PATIENCE, as_session_errors
@@ -71,6 +73,11 @@ class FileSessions:
                 raise
             return SessionMemory(log)  # another began it at the same moment
 
+    def has(self, session_id: str) -> bool:
+        """Say whether there is a session, also one that cannot be read."""
+        log = self.log(session_id)
+        return log.journal.exists() or (log.folder / SNAPSHOT).exists()
+
     def begin(self, header: SessionHeader, entries: Iterable[Entry] = ()) -> SessionMemory:
         """Begin a session with what it holds already: all of it is there, or nothing."""
         log = self.log(header.session_id)
@@ -110,6 +117,14 @@ class FileSessions:
         """Give the log of a session. Raises SessionError for an id that is none."""
         folder = self.folder / checked_session_id(session_id)
         return FileLog(folder, sync=self.sync, redact=self.redact)
+
+    def beside(self, name: str, session_id: str | None = None) -> FileBeside:
+        """Give the rows of an application, in `<session>/<name>.jsonl` or `.<name>.jsonl`."""
+        name = checked_name(name)
+        if session_id is None:
+            return FileBeside(self.folder / f".{name}.jsonl")
+        home = self.folder / checked_session_id(session_id)
+        return FileBeside(home / f"{name}.jsonl", home=home)
 
     def __str__(self) -> str:
         return str(self.folder)

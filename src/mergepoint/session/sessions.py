@@ -10,6 +10,7 @@ from typing import Protocol
 from mergepoint.core.errors import SessionError
 from mergepoint.core.path import nearest
 from mergepoint.record.redact import Redact
+from mergepoint.session.beside import Beside
 from mergepoint.session.entry import Entry, SessionHeader
 from mergepoint.session.log import SessionLog
 from mergepoint.session.memory import SessionMemory
@@ -50,12 +51,23 @@ class Sessions(Protocol):
         """
         ...
 
+    def has(self, session_id: str) -> bool:
+        """Say whether there is a session, also one that cannot be read.
+
+        Raises SessionError for an id that is none.
+        """
+        ...
+
     def begin(self, header: SessionHeader, entries: Iterable[Entry]) -> SessionMemory:
         """Begin a session with what it holds already, all or nothing, as an import does."""
         ...
 
     def log(self, session_id: str) -> SessionLog:
         """Give the log of a session, there or not. Raises SessionError for an id that is none."""
+        ...
+
+    def beside(self, name: str, session_id: str | None = None) -> Beside:
+        """Give the rows that an application keeps beside a session, or beside all of them."""
         ...
 
     def sessions(self) -> Sequence[SessionBrief]:

@@ -6,7 +6,6 @@ lock on the file, in PostgreSQL by an advisory lock that the transaction takes w
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -23,7 +22,6 @@ from mergepoint.record.sql_store import SqlStore
 from mergepoint.record.store import Sync
 from mergepoint.session.entry import Entry, SessionHeader
 from mergepoint.session.log import (
-    PATIENCE,
     REPAIR,
     Appended,
     Mark,
@@ -36,6 +34,7 @@ from mergepoint.session.sql_tables import (
     ENTRIES,
     entries_of,
     header_of,
+    lock_session,
     rows_of,
     set_up,
     transaction,
@@ -142,7 +141,7 @@ class SqlLog:
                     set_up(connection, flush=flush or self._sync == "record")
                 commit = stack.enter_context(transaction(connection))
                 if database.kind == "postgresql":
-                    _lock(connection, self.session_id)
+                    lock_session(connection, self.session_id)
             yield connection, commit
 
     def _entries(self, wanted: sql.ColumnElement[bool]) -> list[Entry]:
@@ -160,13 +159,6 @@ class SqlLog:
             return decode(b"%s %s\n" % (checksum.encode(), body))
         except (ValueError, RecursionError) as error:
             raise SessionError(f"{self.place}, {where}: {error}; {_RESTORE}") from error
-
-
-def _lock(connection: sql.Connection, session_id: str) -> None:
-    connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{PATIENCE:.0f}s'")
-    digest = hashlib.blake2b(f"mergepoint session {session_id}".encode(), digest_size=8).digest()
-    key = int.from_bytes(digest, signed=True)
-    connection.execute(sql.select(sql.func.pg_advisory_xact_lock(key)))
 
 
 class _SqlTurnstile:

@@ -21,6 +21,7 @@ from mergepoint.record.redact import Redact
 from mergepoint.record.sql_database import RECORDS, RUNS
 from mergepoint.record.sql_store import SqlStore
 from mergepoint.record.store import Sync, checked_sync
+from mergepoint.session.beside import checked_name
 from mergepoint.session.entry import Entry, SessionHeader
 from mergepoint.session.log import as_session_errors
 from mergepoint.session.memory import SessionMemory
@@ -33,6 +34,7 @@ from mergepoint.session.sessions import (
     newest_first,
     unknown_session,
 )
+from mergepoint.session.sql_beside import BESIDE, SqlBeside, beside_table
 from mergepoint.session.sql_log import SqlLog
 from mergepoint.session.sql_tables import (
     ENTRIES,
@@ -64,6 +66,7 @@ class SqlSessions:
         with as_session_errors():
             self._database = session_tables(address)
             self._runs = SqlStore(address, sync=sync, redact=redact)
+            self._beside = beside_table(address)
 
     def create(self, session_id: str | None = None) -> SessionMemory:
         """Begin a session; file and tables are made where they are missing."""
@@ -73,16 +76,20 @@ class SqlSessions:
     def open(self, session_id: str, *, create: bool = False) -> SessionMemory:
         """Go on with a session; with `create` begin it where there is none."""
         log = self.log(session_id)
-        if self._has(session_id):
+        if self.has(session_id):
             return SessionMemory(log)
         if not create:
             raise unknown_session(self, session_id, self._ids())
         try:
             return self.create(session_id)
         except SessionError:
-            if not self._has(session_id):
+            if not self.has(session_id):
                 raise
             return SessionMemory(log)  # another began it at the same moment
+
+    def has(self, session_id: str) -> bool:
+        """Say whether there is a session, also one that cannot be read."""
+        return session_id in self._ids(checked_session_id(session_id))
 
     def begin(self, header: SessionHeader, entries: Iterable[Entry] = ()) -> SessionMemory:
         """Begin a session with what it holds already: all of it is there, or nothing."""
@@ -107,11 +114,13 @@ class SqlSessions:
     def delete(self, session_id: str) -> None:
         """Take a session away with the journals of its runs; there is no way back."""
         log = self.log(session_id)
-        if not self._has(session_id):
+        if not self.has(session_id):
             raise unknown_session(self, session_id, self._ids())
         with log.turn(), self._writing("delete from") as (connection, commit):
             if sql.inspect(connection).has_table(RUNS.name):
                 _delete_runs(connection, session_id)
+            if sql.inspect(connection).has_table(BESIDE.name):
+                connection.execute(BESIDE.delete().where(BESIDE.c.session_id == session_id))
             for table in (ENTRIES, SESSIONS):
                 connection.execute(table.delete().where(table.c.session_id == session_id))
             commit()
@@ -126,11 +135,13 @@ class SqlSessions:
             runs=self._runs,
         )
 
+    def beside(self, name: str, session_id: str | None = None) -> SqlBeside:
+        """Give the rows of an application, in the table `mergepoint_session_beside`."""
+        session_id = None if session_id is None else checked_session_id(session_id)
+        return SqlBeside(self._beside, checked_name(name), session_id)
+
     def __str__(self) -> str:
         return self._database.name
-
-    def _has(self, session_id: str) -> bool:
-        return session_id in self._ids(session_id)
 
     def _ids(self, session_id: str | None = None) -> list[str]:
         with as_session_errors():

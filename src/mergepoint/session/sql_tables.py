@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC
@@ -14,6 +15,7 @@ from mergepoint.record.lines import encode
 from mergepoint.record.sql_database import Database, line_tables
 from mergepoint.record.sql_journal import row
 from mergepoint.session.entry import FORMAT, Entry, SessionHeader, entry_to_plain
+from mergepoint.session.log import PATIENCE
 
 _TABLES = sql.MetaData()
 SESSIONS, ENTRIES = line_tables(
@@ -62,6 +64,14 @@ def set_up(connection: sql.Connection, *, flush: bool) -> None:
     """Let readers of SQLite read while one writes; with `flush` a commit outlives a power loss."""
     connection.exec_driver_sql("PRAGMA journal_mode = WAL")
     connection.exec_driver_sql(f"PRAGMA synchronous = {'FULL' if flush else 'NORMAL'}")
+
+
+def lock_session(connection: sql.Connection, session_id: str) -> None:
+    """Keep other transactions from this session until the end of this one (PostgreSQL)."""
+    connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{PATIENCE:.0f}s'")
+    digest = hashlib.blake2b(f"mergepoint session {session_id}".encode(), digest_size=8).digest()
+    key = int.from_bytes(digest, signed=True)
+    connection.execute(sql.select(sql.func.pg_advisory_xact_lock(key)))
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mergepoint.apps.cli import demo, graph, listing, resume, run, show
+from mergepoint.apps.cli import demo, graph, listing, resume, run, show, ui
 from mergepoint.apps.cli.chat import chat
 from mergepoint.apps.cli.errors import REFUSED
 from mergepoint.apps.cli.guard import GuardedGroup
@@ -103,6 +103,7 @@ _add("show", show.show, "Show what a call saw, and where its answer went.", show
 _add("list", listing.list_, "List the graphs that come along.", listing.EXAMPLES)
 
 _add("chat", chat.chat, "Talk with an agent that writes and runs programs.", chat.EXAMPLES)
+_add("ui", ui.ui, "Talk with it in the browser.", ui.EXAMPLES)
 
 runs = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 

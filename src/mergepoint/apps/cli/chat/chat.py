@@ -42,7 +42,7 @@ class Ask(StrEnum):
     NOTHING = "nothing"
 
 
-_ASK: dict[Ask, tuple[Asked, ...]] = {
+ASKED: dict[Ask, tuple[Asked, ...]] = {
     Ask.EVERYTHING: ("plan", "code"),
     Ask.PLANS: ("plan",),
     Ask.PROGRAMS: ("code",),
@@ -107,9 +107,9 @@ def chat(
     setup = Setup(
         model=had_model(model, base_url=base_url),
         about=f"model {model}{_RULES if model == 'offline' else ''}",
-        skills=_skills(skills),
-        files=_files(file),
-        ask=_ASK[ask],
+        skills=skills_in(skills),
+        files=files_of(file),
+        ask=ASKED[ask],
         runner=runner,
         budget=read_budget(budget),
         prices=read_prices(price),
@@ -119,14 +119,15 @@ def chat(
     raise typer.Exit(converse(setup, resume=resume, given=message))
 
 
-def _skills(folders: list[Path]) -> SkillLibrary:
+def skills_in(folders: list[Path]) -> SkillLibrary:
+    """Give the skills of some folders, by default those that come along."""
     from mergepoint.agent.skill_library import EXAMPLES as COMING_ALONG
     from mergepoint.agent.skill_library import SkillLibrary
 
     return SkillLibrary.at(*(folders or [COMING_ALONG]))
 
 
-def _files(paths: list[Path]) -> dict[str, Path]:
+def files_of(paths: list[Path]) -> dict[str, Path]:
     """Give the files by the names that programs find them under."""
     files: dict[str, Path] = {}
     for path in paths:

@@ -1,0 +1,1 @@
+"""The browser: sessions shown and answered in Chainlit. Importing this does not import it."""

@@ -1,0 +1,59 @@
+"""Users: who was here, beside all sessions of a place."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from chainlit.user import PersistedUser, User
+
+from mergepoint.apps.chainlit.rows import NAME, merged
+from mergepoint.apps.chainlit.shown import shown_id, stamp
+from mergepoint.session.sessions import Sessions
+
+
+class Users:
+    """Users by identifier; an id follows from it."""
+
+    def __init__(self, place: Sessions) -> None:
+        self._place = place
+        self._known: dict[str, dict[str, Any]] = {}
+
+    def find(self, identifier: str) -> PersistedUser | None:
+        """Give a user, None for one who was never here."""
+        self._look(user_id(identifier))
+        found = self._known.get(user_id(identifier))
+        return None if found is None else PersistedUser(**found)
+
+    def met(self, user: User) -> PersistedUser:
+        """Give a user, and write down what was not known."""
+        old = self.find(user.identifier)
+        metadata = merged(old.metadata if old else {}, user.metadata or {})
+        known: dict[str, Any] = {
+            "id": user_id(user.identifier),
+            "identifier": user.identifier,
+            "display_name": user.display_name or (old.display_name if old else None),
+            "metadata": metadata,
+            "createdAt": old.createdAt if old else stamp(datetime.now(UTC)),
+        }
+        if self._known.get(known["id"]) != known:
+            self._place.beside(NAME).append([{"kind": "user", "data": known}])
+            self._known[known["id"]] = known
+        return PersistedUser(**known)
+
+    def identifier(self, user: str) -> str | None:
+        """Give the identifier of a user's id."""
+        self._look(user)
+        found = self._known.get(user)
+        return None if found is None else str(found["identifier"])
+
+    def _look(self, user: str) -> None:
+        """Read what is kept, unless the user is known already."""
+        if user not in self._known:
+            for row in self._place.beside(NAME).rows():
+                self._known[row["data"]["id"]] = row["data"]
+
+
+def user_id(identifier: str) -> str:
+    """Give a user's id, which is no secret."""
+    return shown_id(f"user/{identifier}")

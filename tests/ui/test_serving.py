@@ -1,0 +1,166 @@
+"""Who is let in: hosts, origins, logins, the secret; and what is laid out for the page."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.apps.command import command
+
+from mergepoint.apps.chainlit.gatekeeper import Gatekeeper
+from mergepoint.apps.chainlit.logins import LoginError, Logins, login_line
+from mergepoint.apps.chainlit.root import RootError, root_of, secret_at
+from mergepoint.apps.chainlit.server import is_loopback
+
+HOSTS = {"localhost", "127.0.0.1", "::1"}
+
+
+def status(scope: dict[str, Any], *, hosts: set[str] | None = HOSTS) -> int:
+    """Give what a request is answered with; 1008 closes a socket."""
+    sent: list[Any] = []
+
+    async def inner(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "websocket.connect"}
+
+    keeper = Gatekeeper(inner, hosts=hosts, origins=["http://localhost:8000"])
+    asyncio.run(keeper(scope, receive, send))
+    found: int = sent[0].get("status") or sent[0]["code"]
+    return found
+
+
+def request(method: str = "GET", kind: str = "http", **headers: str) -> dict[str, Any]:
+    """Give a request with headers."""
+    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+    return {"type": kind, "method": method, "headers": pairs}
+
+
+@pytest.mark.parametrize("host", ["localhost:8000", "127.0.0.1", "[::1]:8000", "LOCALHOST"])
+def test_this_machine_is_let_in(host: str) -> None:
+    """Every name of this machine is one."""
+    assert status(request(host=host)) == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "", "localhost.evil.example:8000", "[::2]"])
+def test_another_host_is_not(host: str) -> None:
+    """A name that was made to point here is refused, in requests and in sockets."""
+    assert status(request(host=host)) == 403
+    assert status(request(kind="websocket", host=host)) == 1008
+
+
+def test_another_origin_is_not() -> None:
+    """A page from elsewhere may neither change anything nor open a socket."""
+    own = {"host": "localhost:8000", "origin": "http://localhost:8000"}
+    strange = {"host": "localhost:8000", "origin": "http://evil.example"}
+    assert status(request("POST", **own)) == status(request(kind="websocket", **own)) == 200
+    assert status(request("POST", **strange)) == 403
+    assert status(request(kind="websocket", **strange)) == 1008
+
+
+def test_a_public_server_knows_its_own_origin() -> None:
+    """Where every host is let in, a page of that very host may do what it does."""
+    own = {"host": "here.example", "origin": "https://here.example"}
+    assert status(request("POST", **own), hosts=None) == 200
+    assert status(request("POST", host="here.example", origin="null"), hosts=None) == 403
+
+
+def test_logins_hold_no_password(tmp_path: Path) -> None:
+    """A line lets its own password in and no other, and does not hold it."""
+    line = login_line("ada", "lövelace")
+    path = tmp_path / "logins.txt"
+    path.write_text(f"# who may\n\n{line}\n")
+    logins = Logins.read(path)
+    assert "lövelace" not in line
+    assert logins.fits("ada", "lövelace")
+    assert not logins.fits("ada", "lovelace")
+    assert not logins.fits("bob", "")
+    assert login_line("ada", "x") != login_line("ada", "x")
+
+
+def test_a_file_of_logins_lists_every_fault(tmp_path: Path) -> None:
+    """Lines that are none are named with their numbers, and an empty file lets nobody in."""
+    line = login_line("ada", "x")
+    path = tmp_path / "logins.txt"
+    path.write_text(f"{line}\nbob:secret\n{line}\nbare\n")
+    with pytest.raises(LoginError, match=r":2: no line.*\n.*:3: ada is.*\n.*:4: no line"):
+        Logins.read(path)
+    path.write_text("# nobody\n")
+    with pytest.raises(LoginError, match="nobody in it"):
+        Logins.read(path)
+    with pytest.raises(LoginError, match="cannot read"):
+        Logins.read(tmp_path / "missing")
+
+
+@pytest.mark.parametrize(("name", "password"), [("a:b", "x"), ("", "x"), ("#a", "x"), ("a", "")])
+def test_names_that_a_file_cannot_hold_are_refused(name: str, password: str) -> None:
+    """A name or password that would not be found again makes no line."""
+    with pytest.raises(LoginError):
+        login_line(name, password)
+
+
+def test_the_secret_is_made_once_for_its_owner(tmp_path: Path) -> None:
+    """It is the same at every start, nobody else may read it, and another is refused."""
+    found = secret_at(tmp_path)
+    assert secret_at(tmp_path) == found
+    path = tmp_path / "secret"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.chmod(0o644)
+    with pytest.raises(RootError, match="others may read"):
+        secret_at(tmp_path)
+    path.chmod(0o600)
+    path.write_text("")
+    with pytest.raises(RootError, match="delete it"):
+        secret_at(tmp_path)
+
+
+def test_the_page_works_beside_its_sessions() -> None:
+    """The folder of the page is in that of the sessions, and for a database in the user's own."""
+    assert root_of("sessions") == Path("sessions/.ui")
+    assert root_of("sqlite:///x.db").parts[-2:] == ("mergepoint", "ui")
+
+
+@pytest.mark.parametrize(
+    ("host", "here"),
+    [("127.0.0.1", True), ("localhost", True), ("::1", True), ("0.0.0.0", False), ("x", False)],  # noqa: S104
+)
+def test_loopback_is_told_from_the_world(host: str, *, here: bool) -> None:
+    """Only addresses of this machine are served without a login."""
+    assert is_loopback(host) is here
+
+
+def test_without_the_extra_it_says_what_to_install() -> None:
+    """The command ends with exit code 2 and the line that installs what is missing."""
+    if find_spec("chainlit") is not None:
+        pytest.skip("Chainlit is installed here")
+    done = command("ui", "--headless")
+    assert done.code == 2
+    assert "pip install 'mergepoint[chainlit]'" in done.err
+
+
+def test_help_has_examples_and_exit_codes() -> None:
+    """The help shows how it is started, and what its exit codes mean."""
+    done = command("ui", "--help")
+    assert done.code == 0
+    assert "mergepoint ui --host 0.0.0.0 --login logins.txt" in done.out
+    assert "Exit codes" in done.out
+
+
+def test_the_command_loads_no_chainlit() -> None:
+    """Neither the library nor the command imports it before a page is served."""
+    program = "import mergepoint.apps.cli.app, mergepoint.apps.chainlit.server, sys;"
+    program += "print([one for one in sys.modules if one.startswith(('chainlit', 'fastapi'))])"
+    done = subprocess.run(  # noqa: S603  (our own interpreter)
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "[]"
