@@ -87,3 +87,13 @@ def test_a_recipe_is_the_same_written_anew(name: str) -> None:
     assert again == recipe
     stages = [one.stage_id for one in plan(again).walk()]
     assert stages == [one.stage_id for one in plan(recipe).walk()]
+
+
+def test_a_debate_is_over_before_the_last_begins() -> None:
+    """Of twelve questions one is wanted: at most four are debated, which are those at once."""
+    done = run_recipe(
+        "multi_agent_debate", list("abcdefghijkl"), model="offline", runs=None, wanted=1
+    )
+    assert (len(done.things), done.usage.calls <= 4 * 9) == (1, True)
+    more = run_recipe("multi_agent_debate", ["a"], model="offline", runs=None, knobs={"rounds": 4})
+    assert more.usage.calls == 3 + 4 * 3
