@@ -143,3 +143,18 @@ def test_editors_get_a_schema() -> None:
     """The schema is JSON with the types of stages."""
     schema = json.loads(command("recipe", "schema").out)
     assert "StageFields" in schema["$defs"]
+
+
+def test_a_run_that_fails_on_the_way_says_how_it_goes_on(here: Path) -> None:
+    """It has made calls: the exit code is 1, and what is on record is not asked again."""
+    (here / "odd.yaml").write_text(
+        "name: odd\nstages:\n  - type: generate\n"
+        "  - type: set\n    params: {props: {score: high}}\n"
+        "  - type: filter\n    params: {where: {score: {at_least: 3}}}\n",
+        encoding="utf-8",
+    )
+    done = command("recipe", "run", "odd.yaml", "Is rain wet?", "--run-id", "r1")
+    assert (done.code, "failed: BlockError: " in done.err) == (1, True)
+    assert "mergepoint recipe run odd.yaml --resume r1" in done.err
+    told = command("recipe", "run", "odd.yaml", "--resume", "r1", "--json")
+    assert (told.code, json.loads(told.out)["run_id"]) == (1, "r1")

@@ -69,6 +69,20 @@ class Waiting(Stopped):
     questions: Sequence[Question] = ()
 
 
+class RecipeEnded(MergepointError):
+    """A run of a recipe that ended before its end, after calls; `way_on` is how it goes on."""
+
+    def __init__(self, why: BaseException, *, run_id: str, way_on: str | None) -> None:
+        super().__init__(str(why) or "the run was ended from outside")
+        self.is_interrupted = isinstance(why, KeyboardInterrupt)
+        self.status = "interrupted" if self.is_interrupted else "failed"
+        self.code = INTERRUPTED if self.is_interrupted else FAILED
+        self.type = type(why).__name__
+        self.path = str(getattr(why, "pipeline_path", "") or "")
+        self.run_id = run_id
+        self.way_on = way_on
+
+
 class Declined(MergepointError):
     """A person who was asked said no; nothing was run."""
 

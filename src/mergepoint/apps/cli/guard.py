@@ -20,6 +20,7 @@ from mergepoint.apps.cli.errors import (
     Declined,
     Interrupted,
     PipeClosed,
+    RecipeEnded,
     Stopped,
     Waiting,
 )
@@ -90,6 +91,9 @@ def _facts(error: BaseException) -> tuple[int, dict[str, Any]]:
         if isinstance(error, Waiting):
             facts["questions"] = [question.to_plain() for question in error.questions]
         return error.code, facts
+    if isinstance(error, RecipeEnded):
+        facts = _fact(error.status, error.type, str(error), path=error.path or None)
+        return error.code, {**facts, "run_id": error.run_id, "resume": error.way_on}
     if isinstance(error, Declined | KeyboardInterrupt | typer.Abort):
         said = str(error) or "nothing more was run"
         return INTERRUPTED, _fact("interrupted", type(error).__name__, said)
@@ -124,6 +128,10 @@ def _lines(error: BaseException, facts: dict[str, Any]) -> list[str]:
     message = facts["message"]
     if isinstance(error, Stopped):
         return _stopped_lines(error)
+    if isinstance(error, RecipeEnded):
+        kind = "" if error.is_interrupted else f"{error.type}: "
+        way_on = [f"  what is on record is not asked again by {error.way_on}"]
+        return [f"{error.status}: {kind}{message}", *(way_on if error.way_on else [])]
     if facts["status"] == "failed":
         return [
             f"error: {facts['type']}: {message}",

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from mergepoint.apps.cli.errors import PipeClosed, RecipeEnded
 from mergepoint.apps.cli.output import count, put, tell, tell_fact
 from mergepoint.apps.cli.recipe.stages_live import StagesLive
 from mergepoint.core.errors import MissingKey
 from mergepoint.core.path import nearest
+from mergepoint.streams.library import LIBRARY
 from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.recipe_run import RecipeRun, Wanted
 from mergepoint.streams.thing import Thing
@@ -40,8 +43,18 @@ class Running:
 
         run = RecipeRun.of(recipe, items, Wanted(**options, watch=watch))
         live = StagesLive(run, self.quiet)
-        with live.shown():
-            things = asyncio.run(self._things(run, wanted, live))
+        try:
+            with live.shown():
+                things = asyncio.run(self._things(run, wanted, live))
+        except PipeClosed:
+            raise
+        except (Exception, KeyboardInterrupt) as error:
+            if not run.journal.records:
+                raise
+            source = recipe.document.source if recipe.document is not None else recipe.name
+            named = recipe.name if recipe.name in LIBRARY else source
+            way_on = f"mergepoint recipe run {shlex.quote(named)} --resume {run.run_id}"
+            raise RecipeEnded(error, run_id=run.run_id, way_on=way_on) from error
         self._answer(things)
         if not self.quiet:
             self._summary(run, things, live)
