@@ -85,7 +85,7 @@ class Window(Generic[T, R]):
         task: Task | None = None
         raised: BaseException | None = None
         try:
-            while (self._held or not self._pump.over) and not self._is_last():
+            while self._held or not self._pump.over:
                 task = ready[0] if ready else None
                 fan = fans.get(task) if fans else None
                 if fan is not None and fan.results:
@@ -96,6 +96,8 @@ class Window(Generic[T, R]):
                         result = task.result()
                         if fan is None:
                             yield result
+                    if last and self._is_last():
+                        break
                 elif ordered or task is None:
                     if self._strict:
                         self._room.ring()
