@@ -45,3 +45,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let Ctrl-C interrupt again: who runs the tests in the background may have it ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Start a worker more than there are cores: a third of its time a worker waits for others."""
+    return (os.cpu_count() or 1) + 1
