@@ -308,10 +308,11 @@ def test_the_votes_that_are_not_asked_for_change_nothing(answers: list[str]) -> 
 
 def test_props_of_all_members_are_collected() -> None:
     """What a text made of several rests on is what they rested on, in order, each once."""
-    sources = [{"id": "b"}, {"id": "a"}, {"id": "c"}]
+    sources = [{"id": "b"}, {"id": "a", "score": 1.5}, {"id": "c"}]
+    again = {"id": "a", "score": 0.5}
     items = [
         Thing("one", {"sources": sources[:2], "mood": "calm"}),
-        Thing("two", {"sources": sources[1:], "mood": "wild"}),
+        Thing("two", {"sources": [again, *sources[1:]], "mood": "wild"}),
         Thing("three", {"status": "failed", "sources": [{"id": "z"}]}),
     ]
     params = {"strategy": "concat", "collect": ["sources", "mood"]}

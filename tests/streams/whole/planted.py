@@ -112,7 +112,7 @@ PLANTED = (
         "a Thing that is over goes round again",
         "results",
         "rounds",
-        "if reason := _over(thing, recipe.until):",
-        "if (reason := _over(thing, recipe.until)) and number > 1:",
+        "if reason := _over(thing, planned.until):",
+        "if (reason := _over(thing, planned.until)) and number > 1:",
     ),
 )

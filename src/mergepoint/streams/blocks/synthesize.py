@@ -149,13 +149,17 @@ def _written(params: Synthesize) -> list[str]:
 
 
 def _collected(members: Sequence[Thing], name: str) -> list[Any]:
-    """Give the values of a prop, and those in its lists, in the order of members, each once."""
+    """Give the values of a prop, and those in its lists, in the order of members, each once.
+
+    A source that was found twice is one, whatever its scores: they are those of two questions.
+    """
     found: dict[str, Any] = {}
     for member in members:
         given = member.props.get(name)
         values = given if isinstance(given, list) else [] if given is None else [given]
         for one in values:
-            found.setdefault(canonical(one), one)
+            known = {**one, "score": None} if isinstance(one, Mapping) else one
+            found.setdefault(canonical(known), one)
     return list(found.values())
 
 
