@@ -195,6 +195,7 @@ def test_an_edited_program_is_what_runs(
     assert "does not compile: line 1" in capsys.readouterr().err
 
 
+@pytest.mark.campaign
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_ctrl_c_cancels_the_turn_and_not_the_command() -> None:
     """At a prompt and at a question; `/quit` leaves with exit code 0."""

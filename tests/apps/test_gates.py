@@ -221,6 +221,7 @@ def test_a_person_at_a_terminal_is_asked() -> None:
     assert "15'  End with the one sentence to remember." in text
 
 
+@pytest.mark.campaign
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_person_may_decide_later() -> None:
     """The run ends with the question on record, and goes on from another place."""
@@ -234,6 +235,7 @@ def test_a_person_may_decide_later() -> None:
     assert done.out.startswith("Rain (20 minutes)")
 
 
+@pytest.mark.campaign
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_person_may_edit_on_the_line() -> None:
     """Without an editor the new text is typed, and it is what goes on."""
@@ -242,6 +244,7 @@ def test_a_person_may_edit_on_the_line() -> None:
     assert "0'  Only this." in plain(shown)
 
 
+@pytest.mark.campaign
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_ctrl_c_at_a_question_is_later() -> None:
     """Whoever leaves has decided nothing, side by side neither, and what is open is on record."""

@@ -51,9 +51,7 @@ def test_the_tree_asks_six_questions_at_five_gates() -> None:
     assert all(decision_at(path)["feedback"] == f"for {path}" for path in asked)
 
 
-@pytest.mark.parametrize(
-    ("saver", "way"), [("sqlite", "command"), ("sqlite", "journal"), ("none", "told")]
-)
+@pytest.mark.parametrize(("saver", "way"), [("sqlite", "journal"), ("none", "told")])
 def test_a_killed_run_asks_nobody_twice(
     tmp_path: Path, saver: Kind, way: Way, form: Form, record_property: Record
 ) -> None:

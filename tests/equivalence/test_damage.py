@@ -42,7 +42,7 @@ from mergepoint.tree.template import Template
 FLIPS = 5_000
 SHARDS = 4
 STRIDE = 11  # prime, so that cuts fall at every place of a line; all of them take half an hour
-FEW_CUTS = 60
+FEW_CUTS = 30
 FEW_FLIPS = 100
 
 
@@ -187,7 +187,7 @@ def some_flips(number: int, seed: int) -> list[tuple[int, int]]:
 
 
 def test_a_cut_journal_is_gone_on_with(memory: Path) -> None:
-    """Cut at 60 random bytes and around each end of a line, it is resumed to the same end."""
+    """Cut at 30 random bytes and around each end of a line, it is resumed to the same end."""
     whole = real().whole
     draws = random.Random(3)  # noqa: S311
     ends = [place + 1 for place, byte in enumerate(whole) if byte == ord("\n")]

@@ -30,7 +30,7 @@ from mergepoint.tree.step import Step
 from mergepoint.tree.template import Template
 
 INPUTS: Mapping[str, Any] = case_of("image_prompt")["inputs"]
-FORMS: tuple[Form, ...] = ("subgraphs", "fused")
+FORMS = ("fused", pytest.param("subgraphs", marks=pytest.mark.campaign))
 STAGE = "pipeline/section_2b_title"
 CONSENSUS = f"{STAGE}/tot_enclave/consensus"
 VOICES = f"{STAGE}/tot_enclave/threads"

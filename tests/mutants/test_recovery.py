@@ -277,6 +277,7 @@ def lives_differ(folder: Path) -> bool:
     return False
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("mutant", LIVES, ids=lambda mutant: mutant.name)
 def test_mutant_shows_in_the_lives_of_trees(
     mutant: Mutant, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

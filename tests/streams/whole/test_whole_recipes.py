@@ -47,6 +47,7 @@ def test_another_seed_is_another_run() -> None:
     assert len({play(seed).transcript for seed in range(20)}) > 15
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.name)
 def test_planted_bugs_are_found(bug: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault that is put into the executor breaks its law on one of the schedules."""
