@@ -52,7 +52,7 @@ def test_a_recipe_is_shown_and_drawn(file: str) -> None:
 
 
 def test_faults_are_told_with_their_lines(file: str, here: Path) -> None:
-    """A check tells all of them and ends with 2, a good recipe with 0."""
+    """A check tells all of them and ends with 3, a good recipe with 0."""
     good = command("recipe", "check", file, "best_of_n")
     assert (good.code, good.out.splitlines()[0]) == (0, "twice.yaml: 4 stages, nothing wrong")
     bad = FILE.replace("generate", "generat").replace("concat", "concta")
@@ -71,7 +71,7 @@ def test_things_come_as_lines_of_json(file: str) -> None:
     assert things[0].props["strategy"] == "concat"
     assert "6 calls" in done.err
     (journal,) = Path("runs").glob("*/journal.jsonl")
-    assert len(journal.read_text(encoding="utf-8").splitlines()) == 7
+    assert len(journal.read_text(encoding="utf-8").splitlines()) == 1 + 6 + 1  # and the end
 
 
 def test_a_run_goes_on_and_is_replayed(file: str) -> None:
@@ -82,6 +82,28 @@ def test_a_run_goes_on_and_is_replayed(file: str) -> None:
     assert first.out == again.out == replayed.out
     assert "0 calls" in replayed.err
     assert "twice" in command("runs", "list").out
+
+
+def test_runs_tells_one_that_was_killed_from_one_that_is_over(file: str) -> None:
+    """The end is on record, also where all that was wanted has come; without it a run goes on."""
+    command("recipe", "run", file, "a cat", "a dog", "-n", "1", "--run-id", "one", "-q")
+    journal = Path("runs/one/journal.jsonl")
+    (listed,) = command("runs", "list", "--json").data
+    calls = listed["calls"]
+    assert (listed["state"], listed["of"], command("runs", "check", "one").code) == (
+        "done",
+        None,
+        0,
+    )
+    lines = journal.read_bytes().splitlines(keepends=True)
+    assert calls == len(lines) - 2
+    journal.write_bytes(b"".join(lines[:-3]))
+    (killed,) = command("runs", "list", "--json").data
+    assert (killed["state"], killed["calls"]) == ("unfinished", calls - 2)
+    assert command("runs", "check", "one").code == 0
+    command("recipe", "run", file, "--resume", "one", "-q")
+    (ended,) = command("runs", "list", "--json").data
+    assert ended["state"] == "done"
 
 
 def test_items_come_from_files(file: str, here: Path) -> None:

@@ -97,7 +97,7 @@ class RecipeCampaign(Campaign):
             for entry in thing["history"]
             for call in entry.get("calls", ())
         }
-        return Calm({"things": things}, tuple(sorted(paths)), tuple(asked))
+        return Calm({"things": things}, tuple(sorted({*paths, "stages/end"})), tuple(asked))
 
     def wrong(self, run: str, end: Any, undisturbed: Calm) -> Iterator[str]:
         """Give what is not as it should be at the end of a run."""

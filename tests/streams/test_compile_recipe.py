@@ -347,3 +347,14 @@ def test_a_compiled_recipe_is_a_call_too(engine: Engine) -> None:
         "root/ask/one/stage_1/apply/0/call_01",
         "root/ask",
     ]
+
+
+def test_a_graph_with_a_journal_in_a_call_writes_into_no_other(tmp_path: Path) -> None:
+    """Its calls and its end are in its own journal, and the run around has the Call alone."""
+    graph = compile_recipe(INNER, model=echo(), journal=tmp_path)
+    call = Call(graph, name="ask", args={"items": ["a"]})
+    recorder = Recorder()
+    ENGINES[0](Block([call], name="root"), echo(), recorder=recorder)
+    assert [one.path for one in recorder.journal.records] == ["root/ask"]
+    (run,) = FileStore(tmp_path).runs()
+    assert [one.path for one in FileStore(tmp_path).read(run)[1]][-1] == "inner/end"

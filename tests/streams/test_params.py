@@ -37,7 +37,7 @@ FAULTY: list[tuple[str, Any, str]] = [
     (
         "synthesize",
         {"strategy": "concat", "k": 1},
-        "k: no such param; there are: per, strategy, separator",
+        "k: no such param; there are: per, collect, strategy, separator",
     ),
     ("synthesize", {"strategy": "top_k", "k": "1"}, "k: input should be a valid integer, not '1'"),
     ("filter", {}, "where: is missing"),

@@ -112,6 +112,7 @@ def test_every_call_is_on_record_at_its_own_path(tmp_path: Path) -> None:
     assert [record.path for record in records] == [
         "samples/stage_1/generate/0.0/call_01",
         "samples/stage_1/generate/0.1/call_01",
+        "samples/end",
     ]
     assert done.path_of_run == tmp_path / "r1"
     (entry,) = done.things[0].history[1:] or done.things[0].history

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mergepoint.core.errors import MergepointError
+from mergepoint.core.path import SEPARATOR
 from mergepoint.record.export import NOT_IN_JOURNAL, transcript_of
 from mergepoint.record.header import RunHeader
 from mergepoint.record.hold import held
@@ -187,6 +188,11 @@ class _Reading:
     def _note(self, what: str) -> None:
         self._problems.append(Problem(self._path, self.ended, what))
 
+    def _made(self, record: CallRecord) -> bool:
+        """Say whether a record is of a stage of a recipe, whose calls come of its items."""
+        shape = self._header.tree if self._header else {}
+        return "stage" in shape and record.path.startswith(f"{shape['path']}{SEPARATOR}")
+
     def _parse(self, plain: dict[str, Any]) -> None:
         if self.ended == 1:
             self._header = parsed(self._path, 1, RunHeader.from_plain, plain)
@@ -195,7 +201,7 @@ class _Reading:
             return
         run = self._header.run_id if self._header else ""
         record = parsed(self._path, self.ended, record_from_plain, plain, run)
-        if self._order is not None and record.path not in self._order:
+        if self._order is not None and record.path not in self._order and not self._made(record):
             self._note(f"a record of {record.path}, which is no path of the run's tree")
         self._records.append(record)
 

@@ -17,6 +17,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
 
 from mergepoint.core.errors import BudgetExceeded
 from mergepoint.models.door import SCOPED
@@ -223,6 +224,16 @@ def without_recorders(config: RunnableConfig, recorders: Sequence[Recorder]) -> 
     for recorder in recorders:
         manager.remove_handler(recorder)
     return {**config, "callbacks": manager}
+
+
+@contextmanager
+def ambient(config: RunnableConfig) -> Iterator[None]:
+    """Stand for the config around: LangGraph would bring its callbacks back into this one."""
+    token = var_child_runnable_config.set(config)
+    try:
+        yield
+    finally:
+        var_child_runnable_config.reset(token)
 
 
 def _record(

@@ -10,7 +10,6 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
-from langchain_core.runnables.config import var_child_runnable_config
 
 from mergepoint.core.path import SEPARATOR, join
 from mergepoint.models.inner_purse import InnerPurse
@@ -20,6 +19,7 @@ from mergepoint.run.facts import RUN_ID, THREAD, Facts, unused_run_id, unused_ru
 from mergepoint.run.journaled import Given, Journaling, Origin, Other
 from mergepoint.run.recorder import (
     Recorder,
+    ambient,
     recorders_of,
     with_recorder,
     without_recorders,
@@ -74,18 +74,8 @@ class Rooted:
             options = {**config.get("configurable", {}), RUN_ID: header.run_id}
             config = {**without_recorders(config, around), "configurable": options}
             config = with_recorder(config, recorder)
-            with _ambient(config) if around else nullcontext():
+            with ambient(config) if around else nullcontext():
                 yield replace(facts, run=header.run_id), config
-
-
-@contextmanager
-def _ambient(config: RunnableConfig) -> Iterator[None]:
-    """Stand for the config around: LangGraph would bring its callbacks back into this one."""
-    token = var_child_runnable_config.set(config)
-    try:
-        yield
-    finally:
-        var_child_runnable_config.reset(token)
 
 
 def _journal(

@@ -12,6 +12,7 @@ from mergepoint.core.errors import Fault, RecipeError, TreeError
 from mergepoint.record.header import RunHeader
 from mergepoint.streams.planned import PlannedRecipe
 from mergepoint.streams.planned_calls import outline_of, statics_of
+from mergepoint.streams.run_end import end_in_outline
 from mergepoint.streams.sealed import plain
 from mergepoint.streams.thing import Thing
 
@@ -38,9 +39,14 @@ def header_of(
             "knobs": dict(knobs or {}),
         },
         messages=(),
-        tree=outline_of(planned),
+        tree=_outline(planned),
         requests=statics_of(planned, models),
     )
+
+
+def _outline(planned: PlannedRecipe) -> dict[str, Any]:
+    outline = outline_of(planned)
+    return {**outline, "nodes": [*outline["nodes"], end_in_outline(planned)]}
 
 
 def changed(header: RunHeader, planned: PlannedRecipe, models: Mapping[str, BaseChatModel]) -> None:

@@ -30,6 +30,7 @@ from mergepoint.streams.planned import PlannedRecipe
 from mergepoint.streams.planned_calls import ledger_of, models_of
 from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.registry import REGISTRY, Registry
+from mergepoint.streams.run_end import write_end
 from mergepoint.streams.stage import entered
 from mergepoint.streams.thing import Thing
 from mergepoint.streams.work import Watch, Work
@@ -116,9 +117,15 @@ class RecipeRun:
             async with aclosing(self.work.stream(_entering(self.items or ()))) as stream:
                 async for thing in stream:
                     yield thing
+            self.end()
         finally:
             if not isinstance(journal, MemoryJournal):
                 journal.close()
+
+    def end(self) -> None:
+        """Put on record that the run is over, as who has all that was wanted says."""
+        if not isinstance(self.journal, MemoryJournal):
+            write_end(self.journal, self.planned, run_id=self.run_id)
 
     @property
     def usage(self) -> Usage:

@@ -18,7 +18,13 @@ from mergepoint.record.answers import answers_of
 from mergepoint.record.store import RunJournal, Store
 from mergepoint.run.facts import RUN_ID, SEED, THREAD, Facts
 from mergepoint.run.journaled import Origin, Other
-from mergepoint.run.recorder import Recorder, recorders_of, with_recorder, without_recorders
+from mergepoint.run.recorder import (
+    Recorder,
+    ambient,
+    recorders_of,
+    with_recorder,
+    without_recorders,
+)
 from mergepoint.streams.begun import changed, header_of, on_wire
 from mergepoint.streams.door import Passing, path_of
 from mergepoint.streams.library import Library
@@ -26,6 +32,7 @@ from mergepoint.streams.outfit import Outfit
 from mergepoint.streams.planned import PlannedRecipe
 from mergepoint.streams.planned_calls import ledger_of
 from mergepoint.streams.registry import Registry
+from mergepoint.streams.run_end import write_end
 from mergepoint.streams.thing import Thing
 from mergepoint.tree.budget import Budget
 
@@ -68,8 +75,9 @@ class RootedRecipe:
             answers = answers_of(journal.records, self.origin.answers(self.store))
             config = with_recorder(config, Recorder(journal, answers=answers))
             facts = replace(facts, run=journal.header.run_id)
-            with self._held(facts, config, seed) as outfit:
+            with ambient(config), self._held(facts, config, seed) as outfit:
                 yield outfit
+            write_end(journal, self.planned, run_id=facts.run, host=facts.host)
 
     @contextmanager
     def _held(self, facts: Facts, config: RunnableConfig, seed: int) -> Iterator[Outfit]:

@@ -57,6 +57,7 @@ async def arun_recipe(
             if thing is None:
                 break
             things.append(thing)
+        run.end()
     return RecipeResult(
         things=tuple(things),
         workflow=run.workflow(things),

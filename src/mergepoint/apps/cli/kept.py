@@ -54,15 +54,17 @@ class Kept:
 
     @property
     def answered(self) -> int:
-        """Give how many calls of the tree are answered; decisions are none."""
-        return sum(record.kind != "gate" for record in self.transcript.records)
+        """Give how many calls are answered; decisions are none, nor is what a recipe notes."""
+        records = self.transcript.records
+        return sum(record.kind != "gate" and record.model != "note" for record in records)
 
     @property
     def total(self) -> int | None:
-        """Give how many calls the tree makes, None where loops leave it open."""
+        """Give how many calls the tree makes, None where loops, or a recipe, leave it open."""
         from mergepoint.tree.outline import leaf_count
 
-        return leaf_count(self.transcript.tree)
+        tree = self.transcript.tree
+        return None if "stage" in tree else leaf_count(tree)
 
     @property
     def missing(self) -> list[str]:

@@ -69,6 +69,7 @@ class Running:
                 things.append(thing)
                 with live.aside():
                     self._show(thing)
+            run.end()
         return things
 
     def _show(self, thing: Thing) -> None:
