@@ -26,7 +26,7 @@ def test_every_call_of_the_recipe_asks_something_of_its_own() -> None:
     """The counts by what was said are those of calls: four for each Thing."""
     undisturbed = RecipeCampaign("runs", "fused", 0.0).calm("r1")
     assert len(undisturbed.asked) == len(set(undisturbed.asked)) == STAGES * THINGS
-    assert len(undisturbed.paths) == STAGES * THINGS
+    assert len(undisturbed.paths) == STAGES * THINGS + 1  # and the end
 
 
 def test_a_killed_recipe_ends_as_if_it_had_not_been(
