@@ -27,6 +27,8 @@ from mergepoint.report.lettering import shown
 STARTING = 10.0
 """Seconds within which a process has to be ready, and after its end to be gone."""
 
+_READY = b"ready\n"
+
 
 @dataclass(slots=True)
 class Started:
@@ -155,8 +157,9 @@ def _tasks_count_in_a_namespace() -> bool:
 
 def _ready(line: socket.socket, count: int) -> tuple[int, ...]:
     line.settimeout(STARTING)
-    said, folders, _, _ = socket.recv_fds(line, 16, count)
-    if said != b"ready\n" or len(folders) != count:
+    # No byte more: the first call of a tool may be right behind it.
+    said, folders, _, _ = socket.recv_fds(line, len(_READY), count)
+    if said != _READY or len(folders) != count:
         for folder in folders:
             os.close(folder)
         raise ConnectionError("it is not ready")
