@@ -62,6 +62,13 @@ def _version(*, wanted: bool) -> None:
         raise typer.Exit
 
 
+def _help_alone(ctx: typer.Context) -> None:
+    """Answer a group that was asked for nothing with its help."""
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help(), err=True)
+        raise typer.Exit(REFUSED)
+
+
 @app.callback(
     epilog=_epilog((*demo.EXAMPLES[:1], *run.EXAMPLES[:2], *show.EXAMPLES[:2])),
 )
@@ -79,9 +86,7 @@ def _root(
     ] = False,
 ) -> None:
     """LLM workflows in which every node runs on a copy and state changes at one point."""
-    if ctx.invoked_subcommand is None:
-        typer.echo(ctx.get_help(), err=True)
-        raise typer.Exit(REFUSED)
+    _help_alone(ctx)
 
 
 def _add(
@@ -111,9 +116,7 @@ runs = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 @runs.callback(epilog=_epilog((*list_runs.EXAMPLES[:1], *tail.EXAMPLES[:1], *check.EXAMPLES[:1])))
 def _runs(ctx: typer.Context) -> None:
     """See, check, repair and export runs, those that were killed too."""
-    if ctx.invoked_subcommand is None:
-        typer.echo(ctx.get_help(), err=True)
-        raise typer.Exit(REFUSED)
+    _help_alone(ctx)
 
 
 _add("list", list_runs.list_, "List the runs, the newest first.", list_runs.EXAMPLES, to=runs)
@@ -130,9 +133,7 @@ sessions = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 @sessions.callback(epilog=_epilog((*list_sessions.EXAMPLES[:1], *show_session.EXAMPLES[:2])))
 def _sessions(ctx: typer.Context) -> None:
     """List, show, export, check and repair sessions."""
-    if ctx.invoked_subcommand is None:
-        typer.echo(ctx.get_help(), err=True)
-        raise typer.Exit(REFUSED)
+    _help_alone(ctx)
 
 
 _add("list", list_sessions.list_, "List the sessions.", list_sessions.EXAMPLES, to=sessions)
@@ -148,9 +149,7 @@ recipes = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 @recipes.callback(epilog=_epilog((*list_recipes.EXAMPLES[:1], *run_recipe.EXAMPLES[:2])))
 def _recipes(ctx: typer.Context) -> None:
     """List, show, draw, check and run recipes: streams of Things through blocks."""
-    if ctx.invoked_subcommand is None:
-        typer.echo(ctx.get_help(), err=True)
-        raise typer.Exit(REFUSED)
+    _help_alone(ctx)
 
 
 for _name, _module, _command, _line in (

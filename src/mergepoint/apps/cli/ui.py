@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mergepoint.apps.cli.agent_options import FilesOption, RunnerOption, SkillsOption
 from mergepoint.apps.cli.chat.chat import ASKED, Ask, files_of, skills_in
 from mergepoint.apps.cli.complete import graphs
 from mergepoint.apps.cli.errors import CommandError
@@ -47,27 +48,12 @@ def ui(
     *,
     model: ModelOption = "offline",
     base_url: BaseUrlOption = None,
-    skills: Annotated[
-        list[Path],
-        typer.Option(
-            metavar="DIR",
-            help="A folder of skills, in place of those that come along. Repeatable.",
-            show_default=False,
-        ),
-    ] = [],  # noqa: B006  (typer makes a new list for each call)
-    file: Annotated[
-        list[Path],
-        typer.Option(help="A file that programs may read. Repeatable.", show_default=False),
-    ] = [],  # noqa: B006
+    skills: SkillsOption = [],  # noqa: B006  (typer makes a new list for each call)
+    file: FilesOption = [],  # noqa: B006
     ask: Annotated[Ask, typer.Option(help="What waits for a person before it goes on.")] = (
         Ask.EVERYTHING
     ),
-    runner: Annotated[
-        str | None,
-        typer.Option(
-            help="What runs programs: bubblewrap, monty, ...", show_default="what is safe"
-        ),
-    ] = None,
+    runner: RunnerOption = None,
     budget: BudgetOption = [],  # noqa: B006
     price: PriceOption = [],  # noqa: B006
     store: Annotated[

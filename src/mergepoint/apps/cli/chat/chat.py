@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mergepoint.apps.cli import complete
+from mergepoint.apps.cli.agent_options import FilesOption, RunnerOption, SkillsOption
 from mergepoint.apps.cli.errors import CommandError
 from mergepoint.apps.cli.options import (
     BaseUrlOption,
@@ -68,27 +69,12 @@ def chat(
     ] = [],  # noqa: B006  (typer makes a new list for each call)
     model: ModelOption = "offline",
     base_url: BaseUrlOption = None,
-    skills: Annotated[
-        list[Path],
-        typer.Option(
-            metavar="DIR",
-            help="A folder of skills, in place of those that come along. Repeatable.",
-            show_default=False,
-        ),
-    ] = [],  # noqa: B006
-    file: Annotated[
-        list[Path],
-        typer.Option(help="A file that programs may read. Repeatable.", show_default=False),
-    ] = [],  # noqa: B006
+    skills: SkillsOption = [],  # noqa: B006
+    file: FilesOption = [],  # noqa: B006
     ask: Annotated[Ask, typer.Option(help="What waits for you before it goes on.")] = (
         Ask.EVERYTHING
     ),
-    runner: Annotated[
-        str | None,
-        typer.Option(
-            help="What runs programs: bubblewrap, monty, ...", show_default="what is safe"
-        ),
-    ] = None,
+    runner: RunnerOption = None,
     budget: BudgetOption = [],  # noqa: B006
     price: PriceOption = [],  # noqa: B006
     sessions: SessionsOption = "sessions",
