@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
+from pydantic import BaseModel
 from tests.record.test_stores import record
 
 from mergepoint.record.lean import full, lean
@@ -86,3 +90,40 @@ def test_a_record_that_says_it_twice_is_read_too() -> None:
 
 def _saying(one: CallRecord, response: str) -> CallRecord:
     return replace(one, response=response)
+
+
+class Ranked(BaseModel):
+    """What a provider may put into its metadata."""
+
+    rank: int
+
+
+@dataclass
+class Rated:
+    """What another may."""
+
+    rate: float
+
+
+def test_objects_of_a_provider_are_written_as_their_fields() -> None:
+    """A pydantic model and a dataclass in an answer's metadata become objects, as in its dump."""
+    held = {"ranked": [Ranked(rank=2)], "rated": {"at": Rated(0.5)}, "kind": Rated}
+    data = lean(AIMessage(SAID, response_metadata=held, extra=Ranked(rank=3)), SAID)["data"]
+    told = data["response_metadata"]
+    assert (told["ranked"], told["rated"]) == ([{"rank": 2}], {"at": {"rate": 0.5}})
+    assert told["kind"] == str(Rated)
+    assert data["extra"] == {"rank": 3}
+
+
+@given(st.floats(min_value=0, max_value=4e9), st.floats(min_value=0, max_value=1e5))
+def test_times_are_written_to_the_microsecond(started: float, took: float) -> None:
+    """Both ends are what the standard library writes, and the seconds are what lies between."""
+    started, ended = round(started, 6), round(started + took, 6)
+    plain = record_to_plain(replace(record("a"), started=started, ended=ended))
+    texts = [
+        datetime.fromtimestamp(at, UTC).isoformat(timespec="microseconds")
+        for at in (started, ended)
+    ]
+    assert [plain["created_at"], plain["ended_at"]] == texts
+    first, last = map(datetime.fromisoformat, texts)
+    assert plain["seconds"] == (last - first).total_seconds()

@@ -33,9 +33,9 @@ def line(body: bytes) -> bytes:
     return b"%08x " % crc32(body) + body + b"\n"
 
 
-def nested(depth: int) -> dict[str, Any]:
-    """Give an object that holds lists inside of each other."""
-    value: Any = 1
+def nested(depth: int, inside: Any = 1) -> dict[str, Any]:
+    """Give an object that holds lists inside of each other; a tuple among them takes longer."""
+    value: Any = inside
     for _ in range(depth - 1):
         value = [value]
     return {"x": value}
@@ -87,7 +87,8 @@ def test_tuples_become_lists_and_numbers_stay_exact(tmp_path: Path) -> None:
         ({"a": {None: 2}}, "^a: its key None is no text"),
         ({3: 2}, "^the object: its key 3 is no text"),
         ({"a": 10**5000}, "cannot be written as JSON"),
-        (nested(202), r"x\.0\.0.*more than 200 deep; write it flatter"),
+        (nested(255), r"x\.0\.0.*more than 253 deep; write it flatter"),
+        (nested(255, ()), r"x\.0\.0.*more than 253 deep; write it flatter"),
     ],
 )
 def test_what_json_does_not_hold_is_refused(data: dict[str, Any], told: str) -> None:
@@ -100,15 +101,17 @@ def test_an_object_that_holds_itself_is_refused() -> None:
     """A circle is told as nesting without an end."""
     circle: dict[str, Any] = {}
     circle["again"] = circle
-    with pytest.raises(JournalError, match="more than 200 deep"):
+    with pytest.raises(JournalError, match="more than 253 deep"):
         encode(circle)
 
 
-def test_the_deepest_that_is_written_can_be_read(tmp_path: Path) -> None:
-    """The limit on nesting is below that of the parser."""
+@pytest.mark.parametrize("inside", [1, (1,)])
+def test_the_deepest_that_is_written_can_be_read(inside: Any, tmp_path: Path) -> None:
+    """The limit on nesting is below that of the parser, with a tuple at the bottom too."""
+    deepest = nested(254 - isinstance(inside, tuple), inside)
     path = tmp_path / "x.jsonl"
-    path.write_bytes(encode(nested(201)))
-    assert read_lines(path).values == (nested(201),)
+    path.write_bytes(encode(deepest))
+    assert read_lines(path).values == (json.loads(json.dumps(deepest)),)
 
 
 def test_bytes_behind_the_last_newline_are_counted_and_not_read(tmp_path: Path) -> None:

@@ -130,6 +130,16 @@ def test_other_text_is_left_alone(text: str) -> None:
     assert mask(text) == text
 
 
+@pytest.mark.parametrize("around", ["\ud83d {}", "{} \udc00", '{{"a": ["{}", "\ud83d"]}}'])
+def test_text_that_is_no_utf_8_is_masked_too(around: str, place: Place) -> None:
+    """Half a surrogate pair in a record hides no key from the search."""
+    secret, _ = SECRETS["openai"]
+    with place.store().create(HEADER) as journal:
+        journal.append(replace(record("a"), response=around.format(secret)))
+    assert secret.encode() not in place.raw()
+    assert place.store().read("r1")[1][0].response == around.format(MASK)
+
+
 def test_a_record_without_secrets_is_the_same_line() -> None:
     """It is written as it is, byte by byte."""
     plain = record_to_plain(record("a", message=AIMessage("Rain falls in Asia.")))

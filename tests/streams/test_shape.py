@@ -11,7 +11,7 @@ from mergepoint.streams.vocabulary import misspelt_names, vocabulary
 
 HERE = Path(str(mergepoint.streams.__file__)).parent
 STAMPING = {"inside.py": 1, "leaving.py": 1, "rounds.py": 1, "stage.py": 1, "workflow.py": 1}
-MAKING = {"stage.py", "thing.py"}
+MAKING = {"thing.py"}
 BUILT_IN = Registry(package=PACKAGE)
 
 

@@ -44,9 +44,16 @@ class State(Generic[M]):
         elif not made.outputs:
             outputs = self.outputs
         else:
-            outputs = MappingProxyType({**self.outputs, **made.outputs})
+            both = _copy(self.outputs)
+            both.update(made.outputs)
+            outputs = MappingProxyType(both)
         if not self.messages:
             return State(made.messages, outputs)
         if not made.messages:
             return State(self.messages, outputs)
         return State(self.messages + made.messages, outputs)
+
+
+def _copy(outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Give a copy; of a sealed dict it is the dict's own, where `dict()` would ask key by key."""
+    return outputs.copy() if isinstance(outputs, MappingProxyType) else dict(outputs)

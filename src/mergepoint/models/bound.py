@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import lru_cache
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
@@ -72,8 +73,16 @@ def output_cap(params: Mapping[str, Any]) -> int | None:
 
 def output_cap_of(model: BaseChatModel) -> int | None:
     """Give the limit that a model sets on its answers' tokens."""
-    names = (*_CAPS, *_NESTED)
-    return output_cap({name: getattr(model, name, None) for name in names})
+    names = _cap_names(type(model))
+    return output_cap({name: getattr(model, name) for name in names}) if names else None
+
+
+@lru_cache(maxsize=256)
+def _cap_names(kind: type[BaseChatModel]) -> tuple[str, ...]:
+    """Give the limits that models of a class have; pydantic is slow to miss an attribute."""
+    return tuple(
+        name for name in (*_CAPS, *_NESTED) if name in kind.model_fields or hasattr(kind, name)
+    )
 
 
 def _message_bytes(message: BaseMessage) -> int:

@@ -17,7 +17,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 
 from mergepoint.core.errors import Fault, TreeError
 from mergepoint.core.path import ancestors
-from mergepoint.models.account import Account, Amount, Need, busy_seconds
+from mergepoint.models.account import NOTHING, Account, Amount, Need, busy_seconds
 from mergepoint.models.bound import OUTPUT_ESTIMATE, CallShape, output_at_most, prompt_at_most
 from mergepoint.models.prices import PICO, Price, Prices
 from mergepoint.models.refused import was_refused
@@ -206,7 +206,7 @@ class Held:
         self._ledger = ledger
         self._chain = chain
         self._price = price
-        self._held = Amount() if held is None else held
+        self._held = NOTHING if held is None else held
         self._most = most
         self._open = True
         self._cost: float | None = None
@@ -219,6 +219,8 @@ class Held:
         """
         if self._open:
             self._open = False
+            if not self._chain and self._price is None:
+                return None  # nobody charges: an answer that is in waits to be on record
             used, known = self._used(message, error)
             self._ledger.settled(self._chain, self._held, used)
             if known and self._price is not None:
@@ -244,14 +246,8 @@ class Held:
         return Amount(1, tokens_of(usage), pico), True
 
     def _unmeasured(self) -> Amount:
-        """Give what an answer without usage is charged: the most, which takes a look at all of it.
-
-        Where nobody charges and nothing is priced the look is spared: an answer that is in is not
-        on record yet.
-        """
-        if self._held.tokens:
-            return self._held
-        return self._most().amount if self._chain or self._price is not None else Amount(calls=1)
+        """Give what an answer without usage is charged: the most that it may have used."""
+        return self._held if self._held.tokens else self._most().amount
 
 
 def tokens_of(usage: Mapping[str, Any]) -> int:

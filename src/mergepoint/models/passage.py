@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from copy import copy
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -109,7 +110,10 @@ class Passage:
 
         So a stream shows it once, and what is on record is the model's own.
         """
-        return message.model_copy(update={"id": self.id})
+        handed = copy(message)  # model_copy(update=...) takes twice as long
+        vars(handed)["id"] = self.id
+        handed.model_fields_set.add("id")
+        return handed
 
 
 class Attempt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy, deepcopy
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
@@ -70,8 +71,11 @@ class ScopedPassage(Passage):
         return partial(how, self.call, ask)
 
     def handed(self, message: M) -> M:
-        """Give a copy of an answer: it is the function's own, and keeps the id that it has."""
-        return message.model_copy(deep=True)
+        """Give a copy of an answer, which keeps the id that it has.
+
+        That of a model inside of a function is the function's own, all of it.
+        """
+        return copy(message) if self.call.kind == "step" else deepcopy(message)
 
 
 class ScopedAttempt(Attempt):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from langchain_core.messages import messages_from_dict, messages_to_dict
@@ -19,22 +20,23 @@ RECORDS = ("steps", "inner", "failures", "questions", "others")
 def record_to_plain(record: CallRecord) -> dict[str, Any]:
     """Give a record as JSON data, in which the text of its answer stands once."""
     usage, message = record.usage, record.message
+    started, ended = round(record.started * 1e6), round(record.ended * 1e6)
     return {
         **_rare(record),
         "path": record.path,
         "host": record.key.host,
         "name": record.path.rpartition("/")[2],
         "prompt": record.prompt,
-        "lead": messages_to_dict(record.lead),
+        "lead": messages_to_dict(record.lead) if record.lead else [],
         "response": record.response,
-        "params": jsonable(record.params),
+        "params": jsonable(record.params) if record.params else {},
         "model": record.model,
         "not_a_language_model": is_offline(record),
         "view": record.view,
         "context": {"messages": record.context},
-        "created_at": _iso(record.started),
-        "ended_at": _iso(record.ended),
-        "seconds": round(max(0.0, record.ended - record.started), 6),
+        "created_at": _iso(started),
+        "ended_at": _iso(ended),
+        "seconds": max(0, ended - started) / 1_000_000,
         "usage": usage,
         "attempts": record.attempt,
         "source": record.source,
@@ -100,5 +102,12 @@ def is_offline(record: CallRecord) -> bool:
     return message is not None and bool(message.response_metadata.get("not_a_language_model"))
 
 
-def _iso(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")
+def _iso(microseconds: int) -> str:
+    whole, micro = divmod(microseconds, 1_000_000)
+    return f"{_second(whole)}.{micro:06d}+00:00"
+
+
+@lru_cache(maxsize=8)
+def _second(seconds: int) -> str:
+    """Give a second as text; both ends of a call, and of many calls, lie in the same few."""
+    return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat()

@@ -12,6 +12,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from mergepoint.core.path import join
 from mergepoint.core.state import State
+from mergepoint.record.blank import ASSISTANT, USER
 from mergepoint.tree.fold import Messages
 from mergepoint.tree.step import Content
 
@@ -129,12 +130,15 @@ class CallRecord:
 
 def prompt_message(key: CallKey, prompt: Content) -> HumanMessage:
     """Give the user message of a call, with the id `<run>/<path>/0`."""
-    return HumanMessage(content=prompt, id=f"{key.run}/{key.full_path}/0")
+    message_id = f"{key.run}/{key.full_path}/0"
+    if type(prompt) is str:
+        return USER.filled(prompt, message_id)
+    return HumanMessage(content=prompt, id=message_id)
 
 
 def response_message(key: CallKey, response: str) -> AIMessage:
     """Give the assistant message of a call, with the id `<run>/<path>/1`."""
-    return AIMessage(content=response, id=response_id(key))
+    return ASSISTANT.filled(response, response_id(key))
 
 
 def call_messages(key: CallKey, messages: Iterable[BaseMessage]) -> tuple[BaseMessage, ...]:
@@ -152,7 +156,7 @@ def response_id(key: CallKey) -> str:
 
 def now() -> float:
     """Give the time in seconds since the epoch, in the microseconds that a transcript keeps."""
-    return round(time.time(), 6)
+    return time.time_ns() // 1000 / 1_000_000
 
 
 def error_of(error: BaseException) -> dict[str, str]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import StringConstraints, TypeAdapter
 
 from mergepoint.core.errors import MergepointError
-from mergepoint.record.lines import JournalError, line_of, texts_in
+from mergepoint.record.lines import JournalError, encode
 from mergepoint.record.plain import RECORDS
 
 Redact = Callable[[str], str]
@@ -41,23 +43,19 @@ _SECRETS = re.compile(
     """
 )
 
-# A text in which none of these is found holds nothing that is masked: most records do not. They
-# cost a tenth of the expression above; those that begin with a rare sign are searched together.
-_SIGNS = (
-    b"sk- hf_ lsv2_ eyj secret s_token h_token bearer header cookie authoriz credential token\0"
-).split()
-_RARE = tuple(
-    re.compile(form)
-    for form in (
-        rb"a(?:iza|[ks]ia|pi[ ]?key|ccess[ ]?key)",
-        rb"g(?:h[pousr]_|sk_|lpat-)",
-        rb"p(?:plx-|assw)",
-        rb"x(?:ox|ai-)",
-        rb"_(?:key|pat_|live_|test_)",
-        rb"-(?:key|token|----begin)",
-    )
-)
-_LOGIN = re.compile(rb"://[^\s/:@]*:[^\s/@]+@")
+# A text in which none of these is found holds nothing that is masked: most records do not. One
+# search by pydantic, whose regular expressions run in linear time, costs a hundredth of the above.
+_SIGNS = TypeAdapter(
+    Annotated[
+        str,
+        StringConstraints(
+            pattern=r"(?i)sk-|hf_|lsv2_|eyj|secret|[sh]_token|bearer|header|cookie|authoriz"
+            r"|credential|token\"|a(?:iza|[ks]ia|pi ?key|ccess ?key)|g(?:h[pousr]_|sk_|lpat-)"
+            r"|p(?:plx-|assw)|x(?:ox|ai-)|_(?:key|pat_|live_|test_)|-(?:key|token|----begin)"
+            r"|://[^\s/:@]*:[^\s/@]+@"
+        ),
+    ]
+).validator
 
 _HEADERS = re.compile(r"(?i)headers?$")
 _NAMES = re.compile(
@@ -66,13 +64,6 @@ _NAMES = re.compile(
 )
 _METADATA = ("response_metadata", "additional_kwargs")
 _STRUCTURE = ("path", "name", "host", "tree", "run_id", "request", "requests")
-_OURS = frozenset(
-    (
-        *_STRUCTURE,
-        *("view", "source", "context", "attempts", "not_a_language_model"),
-        *("created_at", "ended_at", "seconds"),
-    )
-)
 _TEXTS = ("prompt", "response", "value", "params", "error", "inputs", "outputs", "text", "meta")
 _TAKEN = ("response", "message", "messages", "value", "inputs")
 _IDS = frozenset({"type", "id", "tool_call_id"})
@@ -99,7 +90,7 @@ def redacted(text: str, redact: Redact) -> str:
 def encode_safe(
     plain: dict[str, Any],
     redact: Redact | None,
-    encoded: Callable[[dict[str, Any]], bytes] = line_of,
+    encoded: Callable[[dict[str, Any]], bytes] = encode,
 ) -> bytes:
     """Give the plain data of a header, record or transcript as JSON with its secrets masked.
 
@@ -111,10 +102,8 @@ def encode_safe(
     """
     if redact is not None:
         plain = _walked(plain, _Hook(redact))
-    texts = "\0".join((*texts_in(plain, but=_OURS), ""))
-    if suspicious(texts.encode("utf-8", "surrogatepass")):
-        plain = _walked(plain, _Mask())
-    return encoded(plain)
+    body = encoded(plain)
+    return encoded(_walked(plain, _Mask())) if suspicious(body) else body
 
 
 def safe(plain: dict[str, Any], redact: Redact | None) -> dict[str, Any]:
@@ -127,16 +116,12 @@ def safe_texts(value: Any, redact: Redact | None) -> Any:
     return _deep(value if redact is None else _deep(value, _Hook(redact), _IDS), _Mask(), _IDS)
 
 
-def suspicious(texts: bytes) -> bool:
-    """Say whether there may be something to mask in texts, each of which ends with a zero byte."""
-    lower = texts.lower()
-    for sign in _SIGNS:  # no any(): for short texts its generators cost as much as the search
-        if sign in lower:
-            return True
-    for form in _RARE:
-        if form.search(lower):
-            return True
-    return b"://" in texts and _LOGIN.search(texts) is not None
+def suspicious(text: bytes) -> bool:
+    """Say whether there may be something to mask in a text, or in JSON; what is not UTF-8 may."""
+    try:
+        return _SIGNS.isinstance_python(text.decode())
+    except UnicodeDecodeError:
+        return True
 
 
 class _Mask:

@@ -61,5 +61,6 @@ class Trail:
 
 def _shared(one: Sequence[Any], other: Sequence[Any]) -> int:
     """Give how many objects two sequences have in common at their front."""
-    same = [*map(is_, one, other)]
-    return same.index(False) if False in same else len(same)
+    if all(map(is_, one, other)):
+        return min(len(one), len(other))
+    return [*map(is_, one, other)].index(False)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,8 +96,11 @@ class StepCall:
         request, call, config = self._prepared(path, base, facts, config)
         token = CALL.set(call)
         try:
-            with self._or_left_out(request, call, config, facts.within):
-                self._model.invoke(request.sent(), config, **self._passed)
+            self._left_out_again(request, call, config)
+            self._model.invoke(request.sent(), config, **self._passed)
+        except BudgetExceeded as error:
+            self._left_out(request, call, error, facts.within)
+            raise
         finally:
             CALL.reset(token)
         return self._made(request, call)
@@ -110,8 +112,11 @@ class StepCall:
         request, call, config = self._prepared(path, base, facts, config)
         token = CALL.set(call)
         try:
-            with self._or_left_out(request, call, config, facts.within):
-                await self._model.ainvoke(request.sent(), config, **self._passed)
+            self._left_out_again(request, call, config)
+            await self._model.ainvoke(request.sent(), config, **self._passed)
+        except BudgetExceeded as error:
+            self._left_out(request, call, error, facts.within)
+            raise
         finally:
             CALL.reset(token)
         return self._made(request, call)
@@ -148,43 +153,39 @@ class StepCall:
         }
         return request, call, marked
 
-    @contextmanager
-    def _or_left_out(
-        self, request: Request, call: ModelCall, config: RunnableConfig, within: str
-    ) -> Iterator[None]:
-        """Make a call, or put on record that a node around it goes on without it.
+    def _left_out_again(self, request: Request, call: ModelCall, config: RunnableConfig) -> None:
+        """Leave out what is on record as left out, whatever the budget is by now."""
+        if call.answer is None or call.answer.kind != "left_out":
+            return
+        gone = exceeded(call.answer)
+        about = (request.key.path, request.key.host, self._identity)
+        for recorder in recorders_of(config):
+            recorder.tell(Event("start", *about))
+            recorder.tell(Event("left_out", *about, str(gone)))
+        raise gone
 
-        What is on record as left out is left out again, whatever the budget is by now.
-        """
-        known = call.answer
-        try:
-            if known is not None and known.kind == "left_out":
-                gone = exceeded(known)
-                about = (request.key.path, request.key.host, self._identity)
-                for recorder in recorders_of(config):
-                    recorder.tell(Event("start", *about))
-                    recorder.tell(Event("left_out", *about, str(gone)))
-                raise gone
-            yield
-        except BudgetExceeded as error:
-            if self._spending.goes_on(error, within):
-                at = now()
-                asked = CallRecord(
-                    key=request.key,
-                    prompt=request.prompt.content,
-                    lead=request.lead,
-                    context=len(request.base.messages),
-                    params=self._params,
-                    model=self._identity,
-                    view=self._view,
-                    started=at,
-                    ended=at,
-                    source="live" if known is None else "replayed",
-                    request=call.request,
-                )
-                for journal in call.journals:
-                    journal.append(left_out(asked, error))
-            raise
+    def _left_out(
+        self, request: Request, call: ModelCall, error: BudgetExceeded, within: str
+    ) -> None:
+        """Put on record that a node around goes on without the call, if it does."""
+        if not self._spending.goes_on(error, within):
+            return
+        at = now()
+        asked = CallRecord(
+            key=request.key,
+            prompt=request.prompt.content,
+            lead=request.lead,
+            context=len(request.base.messages),
+            params=self._params,
+            model=self._identity,
+            view=self._view,
+            started=at,
+            ended=at,
+            source="live" if call.answer is None else "replayed",
+            request=call.request,
+        )
+        for journal in call.journals:
+            journal.append(left_out(asked, error))
 
     def _made(self, request: Request, call: ModelCall) -> Messages:
         if not call.entered:

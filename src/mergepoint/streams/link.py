@@ -89,7 +89,9 @@ class Link:
             motion.stops.note(self.stage_id, stopped)
             raise StopAsyncIteration from None
         finally:
-            self._let_go()
+            if self._cuts:
+                self._let_go()
+            self._task = None
             motion.moves += 1
         if late is not None:
             motion.links.pop(self, None)

@@ -10,7 +10,6 @@ from mergepoint.streams.arrivals import Arrivals, close
 from mergepoint.streams.block_error import BlockError
 from mergepoint.streams.block_type import BlockType
 from mergepoint.streams.context import BlockContext
-from mergepoint.streams.entry import Made
 from mergepoint.streams.flow.stream import Stream
 from mergepoint.streams.gather import Gather, gathered
 from mergepoint.streams.leaving import Leaving
@@ -30,7 +29,7 @@ def entered(items: Iterable[Any], *, start: int = 0) -> Iterator[Thing]:
         thing = item if isinstance(item, Thing) else Thing(item)
         if thing.history:
             raise ValueError(f"item {number} is {thing.id} of another stream; give Thing(content)")
-        yield stamp(None, thing.making(Made(id=str(number))), block=INPUT, stage_id=INPUT)
+        yield stamp(None, thing, block=INPUT, stage_id=INPUT, name=str(number))
 
 
 def run_stage(

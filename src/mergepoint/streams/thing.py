@@ -85,8 +85,9 @@ class Thing:
 
     def making(self, made: Made) -> Thing:
         """Give `self + made`: the view of it, with what was made kept apart until the stamp."""
-        base = self if self.made is None else self.base
-        return _view(base, (self.made or UNMADE) + made)
+        if self.made is None:
+            return _view(self, made)
+        return _view(self.base, self.made + made)
 
     def why(self, prop: str) -> Why:
         """Tell who set a prop, each time, oldest first; `content` tells who wrote the drafts.
@@ -156,6 +157,7 @@ def stamp(
     *,
     block: str,
     stage_id: str,
+    name: str = "",
     model: str = "",
     calls: Sequence[str] = (),
     started: float = 0.0,
@@ -163,14 +165,15 @@ def stamp(
 ) -> Thing:
     """Give `before + made`, as it leaves a stage: the one place where history is written.
 
-    `before` is what `after` was made from; None for a fresh Thing. What nothing was made of and
-    no call was made for leaves as it came. Times are seconds since the epoch.
+    `before` is what `after` was made from; None for a fresh Thing, which gets its `name` for an
+    id. What nothing was made of and no call was made for leaves as it came. Times are seconds
+    since the epoch.
     """
     if after.made is None and not calls:
         return after
     made = after.made or UNMADE
     entry = Entry(
-        id=after.id,
+        id=name or after.id,
         parents=made.parents,
         added=made.added,
         drafts=made.drafts,

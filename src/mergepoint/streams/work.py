@@ -96,19 +96,15 @@ class Work:
         finally:
             motion.end()
 
-    async def through(
+    def through(
         self, planned: PlannedRecipe, items: AsyncIterator[Thing], alone: Alone | None = None
     ) -> AsyncGenerator[Thing, None]:
         """Give what leaves a recipe at its place; an item may be `alone` in it."""
         if planned.recipe.recurrent:
-            stream = self._rounds(planned, items, alone)
-        elif planned.recipe.each:
-            stream = self._each(planned, items)
-        else:
-            stream = self.once(planned.stages, items, alone)
-        async with aclosing(stream):
-            async for thing in stream:
-                yield thing
+            return self._rounds(planned, items, alone)
+        if planned.recipe.each:
+            return self._each(planned, items)
+        return self.once(planned.stages, items, alone)
 
     def once(
         self,
