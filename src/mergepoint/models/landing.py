@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from mergepoint.core.errors import CallTimeout
+from mergepoint.core.swift import swift
 
 T = TypeVar("T")
 
@@ -18,6 +19,7 @@ GRACE = 30.0
 _LAST_WORDS = 1.0  # seconds that a dropped call has to close its connection
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Limits:
     """How long an attempt may take, and how long one in flight has to land; in seconds.

@@ -12,6 +12,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from mergepoint.core.path import join
 from mergepoint.core.state import State
+from mergepoint.core.swift import swift
 from mergepoint.record.blank import ASSISTANT, USER
 from mergepoint.tree.fold import Messages
 from mergepoint.tree.step import Content
@@ -20,6 +21,7 @@ Source = Literal["live", "replayed"]
 Kind = Literal["step", "call", "gate", "inner", "left_out"]
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class CallKey:
     """Which call: the run, the host graph's prefix, and the path from the tree's root."""
@@ -34,6 +36,7 @@ class CallKey:
         return join(self.host, self.path)
 
 
+@swift
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRecord:
     """One call of a model, answered or failed.

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from mergepoint.core.errors import BudgetExceeded, StepError
 from mergepoint.core.state import State
+from mergepoint.core.swift import swift
 from mergepoint.models.bound import shape_of
 from mergepoint.models.door import behind_door
 from mergepoint.models.identity import identity
@@ -39,6 +40,7 @@ from mergepoint.tree.step import Content, Step
 from mergepoint.tree.template import Reads, Template, declared_reads
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Request:
     """What a step is about to send."""

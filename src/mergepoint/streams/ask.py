@@ -9,9 +9,11 @@ from typing import Any, Protocol
 from pydantic import BaseModel
 
 from mergepoint.core.errors import StepError
+from mergepoint.core.swift import swift
 from mergepoint.tree.step import Content
 
 
+@swift
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
     """What a model is asked, and for whom.
@@ -30,6 +32,7 @@ class Ask:
     schema: type[BaseModel] | Mapping[str, Any] | None = None
 
 
+@swift
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """What a model answered: its text, with a schema the JSON value, the call's id, the model."""

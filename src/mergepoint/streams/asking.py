@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
+from mergepoint.core.swift import swift
 from mergepoint.streams.ask import Answer, Unfitting
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.params import Params
@@ -29,6 +30,7 @@ class Asking(Params):
     )
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Answered(Generic[M]):
     """What came of asking: the answer, with a schema its `value`; or why there is none."""

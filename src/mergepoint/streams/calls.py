@@ -49,9 +49,11 @@ class Calls:
         asked = self._asked.get(id(base))
         if asked is None:
             return []
-        names = dict.fromkeys((base.id, thing.id))
-        found = (asked.answers.get(name, {}) for name in names)
-        return [answers[place] for answers in found for place in sorted(answers)]
+        found: list[Answer] = []
+        for name in (base.id, thing.id) if thing.id != base.id else (base.id,):
+            answers = asked.answers.get(name, {})
+            found += [answers[place] for place in sorted(answers)]
+        return found
 
     def _of(self, thing: Thing) -> _Asked:
         base = thing.base or thing

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final
 
+from mergepoint.core.swift import swift
 from mergepoint.streams.sealed import NOTHING, SealedDict, plain, sealed
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Made:
     """What was made: props, a new content where there is one (`drafts`), a new id and its parents.
@@ -37,6 +39,7 @@ class Made:
         )
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Entry(Made):
     """One entry of a history: what was made, by which block, at which stage, with which calls.

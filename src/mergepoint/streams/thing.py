@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from mergepoint.core.errors import MissingKey
 from mergepoint.core.path import nearest
+from mergepoint.core.swift import swift
 from mergepoint.streams.candidate import Candidate, ScoredCandidate
 from mergepoint.streams.entry import UNMADE, Entry, Made
 from mergepoint.streams.sealed import NOTHING, SealedDict, plain, sealed
@@ -22,6 +23,7 @@ from mergepoint.streams.why import Why
 RESERVED: Final = ("content", "history", "id", "parents", "props")
 
 
+@swift
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Thing:
     """JSON content (text mostly), props by name, and the history of both. A frozen value.
