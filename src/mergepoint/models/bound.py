@@ -74,7 +74,7 @@ def output_cap(params: Mapping[str, Any]) -> int | None:
 def output_cap_of(model: BaseChatModel) -> int | None:
     """Give the limit that a model sets on its answers' tokens."""
     names = _cap_names(type(model))
-    return output_cap({name: getattr(model, name) for name in names}) if names else None
+    return output_cap({name: getattr(model, name, None) for name in names}) if names else None
 
 
 @lru_cache(maxsize=256)
