@@ -34,7 +34,7 @@ EXAMPLES = (
 
 ItemsArgument = Annotated[
     list[str] | None,
-    typer.Argument(help="Items, each a text.", metavar="[ITEM...]", show_default=False),
+    typer.Argument(help="Items, each a text.", metavar="ITEM", show_default=False),
 ]
 FileOption = Annotated[
     list[str],
@@ -48,7 +48,9 @@ FileOption = Annotated[
 ]
 WantedOption = Annotated[
     int | None,
-    typer.Option("--wanted", "-n", min=1, help="So many Things at most.", show_default=False),
+    typer.Option(
+        "--wanted", "-n", metavar="N", min=1, help="So many Things at most.", show_default=False
+    ),
 ]
 WhyOption = Annotated[
     tuple[str, str] | None,
