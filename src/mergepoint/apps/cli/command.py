@@ -89,6 +89,17 @@ def read_command(home: Home) -> Command | None:
         ) from error
 
 
+def as_kept(command: Command, folder: Path | None) -> Command:
+    """Give a command as it would come back from its run's record."""
+    return _command(written(command, folder)[COMMAND], folder)
+
+
+def key_in_address(url: str) -> bool:
+    """Say whether an address may hold a key."""
+    address = urlsplit(url)
+    return bool(address.username or address.password or address.query)
+
+
 def _command(data: Mapping[str, Any], folder: Path | None) -> Command:
     if data["format"] != FORMAT:
         raise ValueError(f"its format is {data['format']!r}, this version reads {FORMAT}")
@@ -112,11 +123,9 @@ def _from(target: str, here: Path, there: Path | None) -> str:
 
 def _without_keys(command: Command) -> Command:
     left_out: list[str] = []
-    if command.base_url is not None:
-        address = urlsplit(command.base_url)
-        if address.username or address.password or address.query:
-            left_out.append("--base-url")
-            command = replace(command, base_url=None)
+    if command.base_url is not None and key_in_address(command.base_url):
+        left_out.append("--base-url")
+        command = replace(command, base_url=None)
     secret = [setting for setting in command.set if _holds_key(setting)]
     if secret:
         left_out += [f"--set {setting.partition('=')[0]}" for setting in secret]
