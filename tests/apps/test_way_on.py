@@ -133,7 +133,7 @@ def test_answers_that_were_given_are_given_again() -> None:
 def test_a_run_from_python_is_resumed_by_what_it_was_told(here: Path) -> None:
     """Nothing is on record of how it began, so the line names the tree again."""
     from mergepoint import RunContext, run_generation
-    from mergepoint.apps.targets import resolve_target
+    from mergepoint.tree.target import resolve_target
 
     with pytest.raises(KeyboardInterrupt):
         run_generation(

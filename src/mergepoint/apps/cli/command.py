@@ -17,10 +17,10 @@ from mergepoint.apps.cli.home import COMMAND
 
 if TYPE_CHECKING:
     from mergepoint.apps.cli.home import Home
-    from mergepoint.apps.targets import Target
     from mergepoint.models.view import View
     from mergepoint.run.graph import Form
     from mergepoint.tree.node import Node
+    from mergepoint.tree.target import Target
 
 FORMAT = "mergepoint.command/1"
 
@@ -51,8 +51,8 @@ class Command:
         Raises TargetError, TreeError or CommandError for what cannot be had or done.
         """
         from mergepoint.apps.cli.changes import changed
-        from mergepoint.apps.targets import resolve_target
         from mergepoint.tree.check import checked
+        from mergepoint.tree.target import resolve_target
 
         found = resolve_target(self.target)
         tree, said = changed(
@@ -111,7 +111,7 @@ def _command(data: Mapping[str, Any], folder: Path | None) -> Command:
 
 def _from(target: str, here: Path, there: Path | None) -> str:
     """Give a target that is named from one folder as it is named from another, or whole."""
-    from mergepoint.apps.targets import split_target
+    from mergepoint.tree.target import split_target
 
     file, name = split_target(target)
     if file is None:

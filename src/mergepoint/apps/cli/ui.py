@@ -166,8 +166,8 @@ _EXAMPLES = (
 
 
 def _turns(target: str, setup: Setup) -> TurnRunner:
-    from mergepoint.apps.targets import resolve_target
     from mergepoint.session.turn_runner import TurnRunner
+    from mergepoint.tree.target import resolve_target
 
     tree = resolve_target(target).tree
     return TurnRunner(tree, model=setup.model, budget=setup.budget, prices=setup.prices)
