@@ -119,7 +119,7 @@ def test_without_any_session_there_is_nothing_to_resume() -> None:
 
 def test_options_that_cannot_be_are_refused() -> None:
     """Unknown runners, missing files and folders without skills, before anything is begun."""
-    assert "no code runner 'bash'" in command("chat", "--runner", "bash").err
+    assert "'bash' is not one of 'bubblewrap'" in command("chat", "--runner", "bash").err
     assert "there is no such file" in command("chat", "--file", "gone.csv").err
     assert "there is no skill here" in command("chat", "--skills", ".").err
     assert not Path("sessions").exists()

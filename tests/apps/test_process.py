@@ -86,7 +86,7 @@ def test_an_error_of_ours_is_told_as_one(monkeypatch: pytest.MonkeyPatch) -> Non
     def broken(*_: object, **__: object) -> object:
         raise ZeroDivisionError("by nought")
 
-    monkeypatch.setattr("mergepoint.apps.targets.graph_names", broken)
+    monkeypatch.setattr("mergepoint.tree.target.graph_names", broken)
     run = command("runs", "list", "--out", "runs")
     assert run.code == 0
     monkeypatch.setattr("mergepoint.apps.cli.homes.run_folders", broken)

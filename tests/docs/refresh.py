@@ -12,13 +12,13 @@ import tempfile
 from tests.docs.pages import PAGES, ROOT, Page
 from tests.docs.play import Shown, play
 
-from mergepoint.apps.targets import resolve_target
 from mergepoint.report.draw import to_svg
 from mergepoint.streams.library import Library
 from mergepoint.streams.recipe_reference import TITLE as RECIPES_TITLE
 from mergepoint.streams.recipe_reference import recipe_reference
 from mergepoint.streams.reference import TITLE, block_reference
 from mergepoint.streams.registry import PACKAGE, Registry
+from mergepoint.tree.target import resolve_target
 
 BLOCKS = "docs/blocks.md"
 RECIPES = "docs/recipes.md"

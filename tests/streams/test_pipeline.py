@@ -12,11 +12,12 @@ from mergepoint import Block, Call, Gate, Loop, Policy, Step, Template
 from mergepoint.core.errors import RecipeError
 from mergepoint.record.file_store import FileStore
 from mergepoint.streams.recipe import Recipe, Stage
-from mergepoint.streams.recipe_yaml import recipe_from_yaml
+from mergepoint.streams.recipe_yaml import load_recipe, recipe_from_yaml
 from mergepoint.streams.run_recipe import run_recipe
 from mergepoint.streams.thing import Thing, fold
 from mergepoint.testing.clock import FakeClock
 from mergepoint.testing.scripted import ScriptedModel
+from mergepoint.tree.target import resolve_target
 
 TREE = Block(
     [
@@ -91,6 +92,36 @@ def test_a_tree_stands_in_yaml_as_text_as_it_is_or_in_a_file(tmp_path: Path) -> 
     assert all(run(recipe_from_yaml(text), ["a"]).things == plain for text in told)
 
 
+def test_a_graph_that_comes_along_is_named() -> None:
+    """Its one input takes the content, and its captures are props, as of any tree."""
+    graph = resolve_target("flat_chat").tree
+    named, given = (run(recipe(tree), ["cats"]).things for tree in ("flat_chat", graph))
+    assert named == given
+    assert "cats" in named[0].content
+
+
+def test_a_tree_lies_beside_its_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`{{ here }}` finds it from wherever one stands; faults name the recipe's file and line."""
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "essay.yaml").write_text(TEXT, encoding="utf-8")
+    file = tmp_path / "there" / "talks.yaml"
+    text = 'name: talks\nstages:\n  - type: pipeline\n    params: {tree: "{{ here }}/essay.yaml"}\n'
+    file.write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert run(load_recipe(file), ["a"]).things == run(recipe(), ["a"]).things
+    for wrong, problem in (
+        ("{{ here }}/esay.yaml", "there/esay.yaml"),
+        ("falt_chat", "did you mean 'flat_chat'"),
+    ):
+        file.write_text(text.replace("{{ here }}/essay.yaml", wrong), encoding="utf-8")
+        with pytest.raises(RecipeError, match=rf"talks\.yaml:4: talks.stage_1.*{problem}"):
+            run(load_recipe(file), ["a"])
+    (tmp_path / "there" / "essay.yaml").write_text("nodes:\n- {promt: x}\n", encoding="utf-8")
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(RecipeError, match=r"(?s)talks\.yaml:4: .*essay\.yaml:2: .*promt"):
+        run(load_recipe(file), ["a"])
+
+
 def test_inputs_are_given_the_content_or_props() -> None:
     """One input alone takes the content, and no message goes in; else they are named."""
     step = Step(Template("About {{ topic }}"), name="write")
@@ -120,9 +151,13 @@ def test_captures_are_named() -> None:
         (Step("Say.", capture_key="content"), {}, "'content' is a field of every Thing"),
         (Gate(Step("Say.")), {}, "a gate has nobody to answer it in a stream"),
         ("nodes: [{prompt: }]", {}, "tree: "),
-        ("no_module:tree", {}, "tree: "),
+        ("no_module:tree", {}, "tree: 'no_module:tree': a recipe loads no Python"),
+        ("essay.py:tree", {}, "a recipe loads no Python; in YAML a tree is a graph"),
+        ("essay.py", {}, "a recipe loads no Python"),
+        ("flat_chatt", {}, r"there is no graph 'flat_chatt' \(did you mean 'flat_chat'\?\)"),
+        ("plan_approve", {}, "a gate has nobody to answer it in a stream"),
         ("nowhere.yaml", {}, "nowhere.yaml"),
-        (7, {}, "a tree is a node, YAML"),
+        (7, {}, "a tree is a node, or a graph"),
     ],
 )
 def test_what_is_wrong_with_a_tree_is_told_before_it_runs(

@@ -88,3 +88,9 @@ def test_answers_say_what_came_out_and_no_more() -> None:
     assert said(FAILED, problem="exit code 1\nKeyError: 'x'").endswith("KeyError: 'x'")
     assert said(NOT_APPROVED, reason="too long").endswith("too long")
     assert "no language model" in said(CHAT, skills=SKILLS, request="Hi.")
+
+
+def test_a_total_below_a_list_is_a_line_of_its_own() -> None:
+    """What a program printed is the answer; a page must not put its last line into the list."""
+    printed = "Sales by month:\n- 2025-07: 2.00\n- 2025-08: 1.00\nTotal: 3.00"
+    assert said(FROM_OUTPUT, output=printed) == printed.replace("Total", "\nTotal")

@@ -140,6 +140,8 @@ def test_what_was_settled_must_not_be_lost() -> None:
 
 def test_a_text_that_can_stand_is_told_so() -> None:
     """Without an issue the critic quotes what stands; without a text it says that there is none."""
-    assert judged("A mill turns.") == 'Issues:\n- none: "A mill" says it straight.\nEdits:\n- none'
+    assert (
+        judged("A mill turns.") == 'Issues:\n- none: "A mill" says it straight.\n\nEdits:\n- none'
+    )
     nothing = critique(Conversation.of([HumanMessage("Critique it.")]))
-    assert nothing == "Issues:\n- none: there is no text here to look at.\nEdits:\n- none"
+    assert nothing == "Issues:\n- none: there is no text here to look at.\n\nEdits:\n- none"

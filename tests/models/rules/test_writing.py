@@ -64,7 +64,8 @@ def test_what_the_brief_leaves_open_is_said() -> None:
 def test_options_are_numbered_and_one_is_chosen_when_asked() -> None:
     """As many as asked for, each with the subject, all different; a choice names one of them."""
     text = said(f"Sketch four concepts for the picture. End with a choice.\n{POSTER}")
-    *options, choice = text.splitlines()
+    *options, apart, choice = text.splitlines()
+    assert apart == ""
     assert [option[:2] for option in options] == ["1.", "2.", "3.", "4."]
     assert len({option[3:] for option in options}) == 4
     assert all("mill by a river" in option for option in options)

@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+class Ask(StrEnum):
+    """What waits for a person."""
+
+    EVERYTHING = "everything"
+    PLANS = "plans"
+    PROGRAMS = "programs"
+    NOTHING = "nothing"
+
+
+class Runner(StrEnum):
+    """What runs programs, by the names that `code_runner` knows."""
+
+    BUBBLEWRAP = "bubblewrap"
+    MONTY = "monty"
+    UNSAFE_SUBPROCESS = "unsafe_subprocess"
+
 
 SkillsOption = Annotated[
     list[Path],
@@ -18,10 +37,17 @@ SkillsOption = Annotated[
 
 FilesOption = Annotated[
     list[Path],
-    typer.Option(help="A file that programs may read. Repeatable.", show_default=False),
+    typer.Option(
+        metavar="FILE", help="A file that programs may read. Repeatable.", show_default=False
+    ),
 ]
 
+AskOption = Annotated[Ask, typer.Option(help="What waits for you before it goes on.")]
+
 RunnerOption = Annotated[
-    str | None,
-    typer.Option(help="What runs programs: bubblewrap, monty, ...", show_default="what is safe"),
+    Runner | None,
+    typer.Option(
+        help="What runs programs; 'unsafe_subprocess' confines nothing.",
+        show_default="what is safe",
+    ),
 ]

@@ -12,6 +12,7 @@ from mergepoint.apps.cli.chat import chat
 from mergepoint.apps.cli.errors import REFUSED
 from mergepoint.apps.cli.guard import GuardedGroup
 from mergepoint.apps.cli.output import put
+from mergepoint.apps.cli.plain_command import PlainCommand
 from mergepoint.apps.cli.recipe import check as check_recipe
 from mergepoint.apps.cli.recipe import draw as draw_recipe
 from mergepoint.apps.cli.recipe import list as list_recipes
@@ -97,7 +98,7 @@ def _add(
     *,
     to: typer.Typer = app,
 ) -> None:
-    to.command(name, short_help=line, epilog=_epilog(examples))(command)
+    to.command(name, cls=PlainCommand, short_help=line, epilog=_epilog(examples))(command)
 
 
 _add("demo", demo.demo, "From an example brief to an image prompt, without a key.", demo.EXAMPLES)

@@ -17,10 +17,10 @@ from mergepoint.apps.cli.home import COMMAND
 
 if TYPE_CHECKING:
     from mergepoint.apps.cli.home import Home
-    from mergepoint.apps.targets import Target
     from mergepoint.models.view import View
     from mergepoint.run.graph import Form
     from mergepoint.tree.node import Node
+    from mergepoint.tree.target import Target
 
 FORMAT = "mergepoint.command/1"
 
@@ -51,8 +51,8 @@ class Command:
         Raises TargetError, TreeError or CommandError for what cannot be had or done.
         """
         from mergepoint.apps.cli.changes import changed
-        from mergepoint.apps.targets import resolve_target
         from mergepoint.tree.check import checked
+        from mergepoint.tree.target import resolve_target
 
         found = resolve_target(self.target)
         tree, said = changed(
@@ -89,6 +89,17 @@ def read_command(home: Home) -> Command | None:
         ) from error
 
 
+def as_kept(command: Command, folder: Path | None) -> Command:
+    """Give a command as it would come back from its run's record."""
+    return _command(written(command, folder)[COMMAND], folder)
+
+
+def key_in_address(url: str) -> bool:
+    """Say whether an address may hold a key."""
+    address = urlsplit(url)
+    return bool(address.username or address.password or address.query)
+
+
 def _command(data: Mapping[str, Any], folder: Path | None) -> Command:
     if data["format"] != FORMAT:
         raise ValueError(f"its format is {data['format']!r}, this version reads {FORMAT}")
@@ -100,7 +111,7 @@ def _command(data: Mapping[str, Any], folder: Path | None) -> Command:
 
 def _from(target: str, here: Path, there: Path | None) -> str:
     """Give a target that is named from one folder as it is named from another, or whole."""
-    from mergepoint.apps.targets import split_target
+    from mergepoint.tree.target import split_target
 
     file, name = split_target(target)
     if file is None:
@@ -112,11 +123,9 @@ def _from(target: str, here: Path, there: Path | None) -> str:
 
 def _without_keys(command: Command) -> Command:
     left_out: list[str] = []
-    if command.base_url is not None:
-        address = urlsplit(command.base_url)
-        if address.username or address.password or address.query:
-            left_out.append("--base-url")
-            command = replace(command, base_url=None)
+    if command.base_url is not None and key_in_address(command.base_url):
+        left_out.append("--base-url")
+        command = replace(command, base_url=None)
     secret = [setting for setting in command.set if _holds_key(setting)]
     if secret:
         left_out += [f"--set {setting.partition('=')[0]}" for setting in secret]

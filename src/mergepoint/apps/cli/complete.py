@@ -11,9 +11,9 @@ import typer
 
 from mergepoint.apps.cli.home import JOURNAL, RUNS, TRANSCRIPT
 from mergepoint.apps.cli.homes import LAST, Homes, database, run_folders
-from mergepoint.apps.targets import graph_names
 from mergepoint.core.errors import MergepointError
 from mergepoint.record.lines import read_lines
+from mergepoint.tree.target import graph_names
 
 _ANY = (JOURNAL, TRANSCRIPT)
 

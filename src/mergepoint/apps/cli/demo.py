@@ -42,7 +42,7 @@ def demo(
     from mergepoint.apps.cli.inputs import read_inputs
     from mergepoint.apps.cli.output import tell_fact
     from mergepoint.apps.cli.run import job_of, run_job
-    from mergepoint.apps.targets import resolve_target
+    from mergepoint.tree.target import resolve_target
 
     example = resolve_target(GRAPH).example
     inputs = read_inputs([], [example] if example else [])

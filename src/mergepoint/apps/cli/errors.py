@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from mergepoint.core.errors import MergepointError
 
 if TYPE_CHECKING:
+    from mergepoint.apps.cli.command import Command
     from mergepoint.apps.cli.home import Home
     from mergepoint.tree.decision import Question
 
@@ -29,7 +30,8 @@ class Stopped(MergepointError):
 
     `type` is the name of the error's class, `path` the node, `answered` the paths of the calls
     that had an answer by then, out of `total` (None where loops leave it open), `tries` how often
-    the call that failed was made, and `home` is where all of it is kept.
+    the call that failed was made, and `home` is where all of it is kept. `command` is what was run,
+    `answers` what was given for its gates.
     """
 
     status = "failed"
@@ -43,6 +45,8 @@ class Stopped(MergepointError):
         answered: Sequence[str],
         total: int | None,
         tries: int = 0,
+        command: Command | None = None,
+        answers: Sequence[str] = (),
     ) -> None:
         super().__init__(error["message"])
         self.type = error["type"]
@@ -51,6 +55,8 @@ class Stopped(MergepointError):
         self.answered = answered
         self.total = total
         self.tries = tries
+        self.command = command
+        self.answers = answers
 
 
 class Interrupted(Stopped):

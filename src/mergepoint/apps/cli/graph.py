@@ -43,8 +43,8 @@ def graph(
 ) -> None:
     """Draw a tree as Mermaid text or SVG, with its merge points. Nothing is run."""
     from mergepoint.apps.cli.output import put, tell
-    from mergepoint.apps.targets import resolve_target
     from mergepoint.report.draw import to_mermaid, to_svg
+    from mergepoint.tree.target import resolve_target
 
     tree = resolve_target(target).tree
     by_name = Drawing.SVG if output and output.suffix.lower() == ".svg" else Drawing.MERMAID

@@ -190,8 +190,11 @@ def _way_on(error: Stopped) -> str | None:
     """Give the command that goes on with a run; none for one that would only end the same way."""
     if error.type == ROUNDS_USED:
         return None
+    from mergepoint.apps.cli.way_on import approving, way_on
+
     gates = [one.path for one in error.questions] if isinstance(error, Waiting) else []
-    return error.home.how_to_resume(gates)
+    answers = [*error.answers, *approving(gates)]
+    return way_on(error.home, now=error.command, answers=answers)
 
 
 def _usage(error: Any) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shlex
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mergepoint.apps.cli.errors import CommandError
-from mergepoint.core.errors import MergepointError
 
 if TYPE_CHECKING:
     from mergepoint.record.sql_store import SqlStore
@@ -19,6 +18,7 @@ TRANSCRIPT = "transcript.json"
 JOURNAL = "journal.jsonl"
 DRAWING = "graph.svg"
 RUNS = "runs"
+VARIABLE = "MERGEPOINT_STORE"  # names the database where no option does
 ROUNDS_USED = "RailError"  # a loop without an end: a resume would come to the same one again
 COMMAND = "command"  # the key in a header under which the command stands that began the run
 
@@ -43,9 +43,11 @@ class Home:
     def name(self) -> str:
         """Give the words by which a command finds the run from here."""
         folder = self.folder
-        if folder is None or str(folder.parent) == RUNS:
+        plain = not (self.run_id.startswith("-") or os.environ.get(VARIABLE))
+        if folder is None or (folder.parent == Path(RUNS) and plain):
             return " ".join(filter(None, [shlex.quote(self.run_id), self.option]))
-        return shlex.quote(str(folder))
+        here = "" if folder.name != str(folder) else f".{os.sep}"
+        return shlex.quote(f"{here}{folder}")
 
     @property
     def place(self) -> str:
@@ -80,17 +82,6 @@ class Home:
         """Give what was written down with the run's beginning. Raises what reading it raises."""
         return dict(self.store.read(self.run_id)[0].meta)
 
-    def how_to_resume(self, open_gates: Iterable[str] = ()) -> str | None:
-        """Give the command that goes on with the run, with an answer to each gate that is open.
-
-        None where nothing is on record.
-        """
-        if not self.has_journal:
-            return None
-        try:
-            known = COMMAND in self.meta()
-        except MergepointError:
-            return None
-        told = "" if known else "TARGET --model PROVIDER:NAME"
-        answers = (f"--answer {shlex.quote(f'{path}=approve')}" for path in open_gates)
-        return " ".join(filter(None, ["mergepoint resume", self.name, told, *answers]))
+    def tree(self) -> dict[str, Any]:
+        """Give the outline of what is run. Raises what reading it raises."""
+        return dict(self.store.read(self.run_id)[0].tree)

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mergepoint.apps.cli.errors import CommandError
-from mergepoint.apps.cli.home import JOURNAL, RUNS, TRANSCRIPT, Home
+from mergepoint.apps.cli.home import JOURNAL, RUNS, TRANSCRIPT, VARIABLE, Home
 from mergepoint.core.path import name_problem, nearest
 
 if TYPE_CHECKING:
     from mergepoint.record.store import Store
 
 LAST = "last"
-VARIABLE = "MERGEPOINT_STORE"
 
 _MARKS = (JOURNAL, TRANSCRIPT)
 
@@ -62,10 +61,7 @@ class Homes:
         Raises CommandError for an id that is no name, or that is taken, and where nothing can be
         written.
         """
-        if problem := name_problem(run_id):
-            raise CommandError(f"--run-id: {problem}")
-        if run_id in (LAST, ".", "..") or "\\" in run_id:
-            raise CommandError(f"--run-id {run_id!r} cannot be the name of a run")
+        check_run_id(run_id)
         home = self.home(run_id)
         if (folder := home.folder) is not None:
             _made(folder)
@@ -115,6 +111,14 @@ class Homes:
 
     def __str__(self) -> str:
         return str(self.store)
+
+
+def check_run_id(run_id: str) -> None:
+    """Refuse an id by which no command could find the run. Raises CommandError."""
+    if problem := name_problem(run_id):
+        raise CommandError(f"--run-id: {problem}")
+    if run_id in (LAST, ".", "..") or "\\" in run_id or run_id.startswith("-"):
+        raise CommandError(f"--run-id {run_id!r} cannot be the name of a run")
 
 
 def _made(folder: Path) -> None:

@@ -51,6 +51,7 @@ class Job:
     run_id: str | None = None
     origin: Mapping[str, Home] = field(default_factory=dict)  # resume, reuse or replay
     answers: Mapping[str, Any] = field(default_factory=dict)  # at gates, by path
+    said: Sequence[str] = ()  # the same, as they were given
     budget: Budget | None = None
     prices: Mapping[str, Price] = field(default_factory=dict)
     source: Path | None = None  # the file the tree is from, for the places of errors
@@ -100,7 +101,7 @@ def carry_out(job: Job, *, quiet: bool) -> Finished:
         except (Exception, KeyboardInterrupt) as error:
             if not isinstance(error, GateOpen):
                 watch.fail((context.error or {}).get("path", ""))
-            stopped = _stopped(error, context, home, job.source)
+            stopped = _stopped(error, context, home, job)
             if isinstance(stopped, Interrupted):
                 stopped.dropped = len(presses) > 1
             if isinstance(stopped, Waiting):
@@ -139,9 +140,7 @@ def _generated(job: Job, context: RunContext, home: Home) -> Transcript:
     ).transcript
 
 
-def _stopped(
-    error: BaseException, context: RunContext, home: Home, source: Path | None
-) -> BaseException:
+def _stopped(error: BaseException, context: RunContext, home: Home, job: Job) -> BaseException:
     """Give the error that tells what happened; a tree that cannot run is told as it is."""
     if isinstance(error, TreeError) or not context.turns:
         return error
@@ -153,13 +152,15 @@ def _stopped(
     if kind is Interrupted:
         facts["message"] = "the run was ended from outside"
     elif not isinstance(error, MergepointError):
-        facts["message"] += _place(error, source)
+        facts["message"] += _place(error, job.source)
     return kind(
         facts,
         home=home,
         answered=[record.path for record in transcript.records if record.kind != "gate"],
         total=leaf_count(transcript.tree),
         tries=sum(record.path == facts["path"] for record in transcript.failures),
+        command=job.command,
+        answers=job.said,
     )
 
 

@@ -92,10 +92,12 @@ class Kept:
     @property
     def way_on(self) -> str | None:
         """Give the command that goes on with the run, None for one that is over or runs now."""
+        from mergepoint.apps.cli.way_on import approving, way_on
+
         error = self.transcript.error or {}
         if self.stage in ("running", "done") or error.get("type") == ROUNDS_USED:
             return None
-        return self.home.how_to_resume(self.open_gates)
+        return way_on(self.home, answers=approving(self.open_gates))
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,9 +30,9 @@ def list_(*, json: JsonOption = False, traceback: TracebackOption = False) -> No
 
 
 def _graphs() -> Iterator[tuple[dict[str, Any], str]]:
-    from mergepoint.apps.targets import about, graph_file, graph_names, resolve_target
     from mergepoint.core.errors import MergepointError
     from mergepoint.tree.check import inputs_of
+    from mergepoint.tree.target import about, graph_file, graph_names, resolve_target
 
     for name in graph_names():
         try:
@@ -54,8 +54,8 @@ def _graphs() -> Iterator[tuple[dict[str, Any], str]]:
 
 
 def _recipes() -> Iterator[tuple[dict[str, Any], str]]:
-    from mergepoint.apps.targets import recipe_graphs
     from mergepoint.streams.recipe_yaml import load_recipe
+    from mergepoint.tree.target import recipe_graphs
 
     for name, file in recipe_graphs().items():
         recipe = load_recipe(file)

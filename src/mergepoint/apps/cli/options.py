@@ -140,6 +140,7 @@ ConcurrencyOption = Annotated[
     int | None,
     typer.Option(
         "--max-concurrency",
+        metavar="N",
         min=1,
         help="Calls at once in a parallel block, at most.",
         rich_help_panel=_HOW,
@@ -148,7 +149,12 @@ ConcurrencyOption = Annotated[
 ]
 SeedOption = Annotated[
     int,
-    typer.Option("--seed", help="Of the random numbers that prompts see.", rich_help_panel=_HOW),
+    typer.Option(
+        "--seed",
+        metavar="N",
+        help="Of the random numbers that prompts see.",
+        rich_help_panel=_HOW,
+    ),
 ]
 AnswerOption = Annotated[
     list[str],

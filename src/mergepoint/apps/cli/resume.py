@@ -42,7 +42,7 @@ def resume(
         str | None,
         typer.Argument(
             help="Where the tree is now. Left out: as the run was started.",
-            metavar="[TARGET]",
+            metavar="TARGET",
             autocompletion=graphs,
             show_default=False,
         ),

@@ -154,6 +154,7 @@ def job_of(
         budget=read_budget(command.budget),
         prices=read_prices(command.prices),
         answers=read_answers(answers, tree),
+        said=tuple(answers),
         source=found.file,
     )
 

@@ -31,7 +31,7 @@ def show(
         str | None,
         typer.Argument(
             help="The path of a call, or its end where that is unique. Left out: the calls.",
-            metavar="[PATH]",
+            metavar="PATH",
             autocompletion=paths,
             show_default=False,
         ),

@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mergepoint.apps.cli.agent_options import FilesOption, RunnerOption, SkillsOption
-from mergepoint.apps.cli.chat.chat import ASKED, Ask, files_of, skills_in
+from mergepoint.apps.cli.agent_options import (
+    Ask,
+    AskOption,
+    FilesOption,
+    RunnerOption,
+    SkillsOption,
+)
+from mergepoint.apps.cli.chat.chat import ASKED, files_of, skills_in
 from mergepoint.apps.cli.complete import graphs
 from mergepoint.apps.cli.errors import CommandError
 from mergepoint.apps.cli.options import (
@@ -39,7 +45,7 @@ def ui(
     target: Annotated[
         str | None,
         typer.Argument(
-            metavar="[TREE]",
+            metavar="TREE",
             help="What answers: a graph that comes along, or FILE.py:NAME. Left out: the agent.",
             autocompletion=graphs,
             show_default=False,
@@ -50,9 +56,7 @@ def ui(
     base_url: BaseUrlOption = None,
     skills: SkillsOption = [],  # noqa: B006  (typer makes a new list for each call)
     file: FilesOption = [],  # noqa: B006
-    ask: Annotated[Ask, typer.Option(help="What waits for a person before it goes on.")] = (
-        Ask.EVERYTHING
-    ),
+    ask: AskOption = Ask.EVERYTHING,
     runner: RunnerOption = None,
     budget: BudgetOption = [],  # noqa: B006
     price: PriceOption = [],  # noqa: B006
@@ -68,11 +72,11 @@ def ui(
     ] = "sessions",
     host: Annotated[
         str,
-        typer.Option(help="The address to listen at.", rich_help_panel=_WHERE),
+        typer.Option(metavar="ADDRESS", help="The address to listen at.", rich_help_panel=_WHERE),
     ] = "127.0.0.1",
     port: Annotated[
         int,
-        typer.Option(min=0, max=65535, help="0 is any.", rich_help_panel=_WHERE),
+        typer.Option(metavar="PORT", min=0, max=65535, help="0 is any.", rich_help_panel=_WHERE),
     ] = 8000,
     headless: Annotated[
         bool,
@@ -162,8 +166,8 @@ _EXAMPLES = (
 
 
 def _turns(target: str, setup: Setup) -> TurnRunner:
-    from mergepoint.apps.targets import resolve_target
     from mergepoint.session.turn_runner import TurnRunner
+    from mergepoint.tree.target import resolve_target
 
     tree = resolve_target(target).tree
     return TurnRunner(tree, model=setup.model, budget=setup.budget, prices=setup.prices)

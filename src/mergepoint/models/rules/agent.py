@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from mergepoint.models.rules.listing import apart
 from mergepoint.models.rules.reading import Conversation, content_words, label_in, phrases
 
 PLAN = "Plan how to answer the user's last message"
@@ -56,7 +57,7 @@ def agent_answer(conversation: Conversation) -> str | None:
     if task.startswith(CODE):
         return f"```python\n{_program(task).strip()}\n```"
     if task.startswith(FROM_OUTPUT):
-        return _part(task, "output")
+        return apart(_part(task, "output"))
     if task.startswith(FAILED):
         problem = _part(task, "problem").strip().splitlines() or ["no reason was given"]
         return f"The program did not work, so there is no result. The last problem: {problem[-1]}"

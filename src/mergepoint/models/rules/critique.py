@@ -19,13 +19,13 @@ def critique(conversation: Conversation) -> str:
     """Give the critique of the text under work, as one critic sees it."""
     case = _case(conversation)
     if not case.text:
-        return "Issues:\n- none: there is no text here to look at.\nEdits:\n- none"
+        return "Issues:\n- none: there is no text here to look at.\n\nEdits:\n- none"
     found = [*islice(_remarks(case), MOST)]
     issues = [f"- {remark.issue}" for remark in found]
     edits = [f"- {edit}" for remark in found if (edit := remark.edit) and edit.can_be_told]
     if not issues:
         issues = [f"- none: {_standing(case)}"]
-    return "\n".join(["Issues:", *issues, "Edits:", *(dict.fromkeys(edits) or ["- none"])])
+    return "\n".join(["Issues:", *issues, "", "Edits:", *(dict.fromkeys(edits) or ["- none"])])
 
 
 def _case(conversation: Conversation) -> Case:

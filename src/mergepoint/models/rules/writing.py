@@ -151,7 +151,7 @@ def _options(conversation: Conversation) -> str:
     ]
     lines = [f"{number}. {capital(text)}." for number, text in enumerate(made, start=1)]
     if re.search(r"\bcho(?:ice|ose|sen)\b|\bpick\b", instructions(conversation.task).lower()):
-        lines.append(f"Choice: {_best(made, brief) + 1}")
+        lines += ["", f"Choice: {_best(made, brief) + 1}"]
     return "\n".join(lines)
 
 

@@ -28,7 +28,10 @@ class Pipeline(Params):
         AfterValidator(tree_of),
         PlainSerializer(tree_on_wire),
         WithJsonSchema({"type": ["string", "object"]}),
-    ] = Field(description="a tree: YAML as it stands or as text, or a .yaml file; in Python a node")
+    ] = Field(
+        description="a tree: the name of a graph that comes along, a .yaml file, YAML as it stands "
+        "or as text; in Python a node"
+    )
     inputs: dict[str, str] = Field(
         default={},
         description="the prop, or content, for each input of the tree; by default one input alone "

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mergepoint.apps.cli import complete
-from mergepoint.apps.cli.agent_options import FilesOption, RunnerOption, SkillsOption
+from mergepoint.apps.cli.agent_options import (
+    Ask,
+    AskOption,
+    FilesOption,
+    RunnerOption,
+    SkillsOption,
+)
 from mergepoint.apps.cli.errors import CommandError
 from mergepoint.apps.cli.options import (
     BaseUrlOption,
@@ -34,15 +39,6 @@ EXAMPLES = (
 )
 
 
-class Ask(StrEnum):
-    """What waits for a person."""
-
-    EVERYTHING = "everything"
-    PLANS = "plans"
-    PROGRAMS = "programs"
-    NOTHING = "nothing"
-
-
 ASKED: dict[Ask, tuple[Asked, ...]] = {
     Ask.EVERYTHING: ("plan", "code"),
     Ask.PLANS: ("plan",),
@@ -65,15 +61,19 @@ def chat(
     ] = None,
     message: Annotated[
         list[str],
-        typer.Option("--message", "-m", help="Say this, then end. Repeatable.", show_default=False),
+        typer.Option(
+            "--message",
+            "-m",
+            metavar="TEXT",
+            help="Say this, then end. Repeatable.",
+            show_default=False,
+        ),
     ] = [],  # noqa: B006  (typer makes a new list for each call)
     model: ModelOption = "offline",
     base_url: BaseUrlOption = None,
     skills: SkillsOption = [],  # noqa: B006
     file: FilesOption = [],  # noqa: B006
-    ask: Annotated[Ask, typer.Option(help="What waits for you before it goes on.")] = (
-        Ask.EVERYTHING
-    ),
+    ask: AskOption = Ask.EVERYTHING,
     runner: RunnerOption = None,
     budget: BudgetOption = [],  # noqa: B006
     price: PriceOption = [],  # noqa: B006

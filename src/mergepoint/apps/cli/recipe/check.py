@@ -15,7 +15,7 @@ EXAMPLES = ("mergepoint recipe check my.yaml", "mergepoint recipe check recipes/
 def check(
     recipes: Annotated[
         list[str],
-        typer.Argument(help="Names, or YAML files.", metavar="RECIPE...", show_default=False),
+        typer.Argument(help="Names, or YAML files.", metavar="RECIPE", show_default=False),
     ],
     *,
     traceback: TracebackOption = False,

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 def names() -> list[str]:
     """Give the recipes that come along, for the shell's completion."""
-    from mergepoint.apps.targets import recipe_graphs
     from mergepoint.streams.library import LIBRARY
+    from mergepoint.tree.target import recipe_graphs
 
     return [*LIBRARY.names(), *recipe_graphs()]
 
@@ -51,9 +51,9 @@ def found(name: str) -> tuple[Recipe, Library]:
     A file's neighbours are in it too; a folder is the recipe.yaml in it. Raises CommandError for a
     file that is not there, and RecipeError for one that is no recipe.
     """
-    from mergepoint.apps.targets import RECIPE_FILE, recipe_graphs
     from mergepoint.streams.library import LIBRARY, Library
     from mergepoint.streams.recipe_yaml import load_recipe
+    from mergepoint.tree.target import RECIPE_FILE, recipe_graphs
 
     path = Path(name)
     if (path / RECIPE_FILE).is_file():

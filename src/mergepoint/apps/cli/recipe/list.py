@@ -10,10 +10,10 @@ EXAMPLES = ("mergepoint recipe list", "mergepoint recipe list --json | jq -r '.[
 def list_(*, json: JsonOption = False, traceback: TracebackOption = False) -> None:
     """List the recipes: what each is for, and how many calls it makes for one item."""
     from mergepoint.apps.cli.output import put, put_json
-    from mergepoint.apps.targets import recipe_graphs
     from mergepoint.streams.library import LIBRARY
     from mergepoint.streams.recipe_yaml import load_recipe
     from mergepoint.streams.sealed import plain
+    from mergepoint.tree.target import recipe_graphs
 
     recipes = [LIBRARY.find(name) for name in LIBRARY.names()]
     if json:

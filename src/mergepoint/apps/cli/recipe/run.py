@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated, Any
 
 import typer
@@ -34,7 +35,7 @@ EXAMPLES = (
 
 ItemsArgument = Annotated[
     list[str] | None,
-    typer.Argument(help="Items, each a text.", metavar="[ITEM...]", show_default=False),
+    typer.Argument(help="Items, each a text.", metavar="ITEM", show_default=False),
 ]
 FileOption = Annotated[
     list[str],
@@ -48,7 +49,9 @@ FileOption = Annotated[
 ]
 WantedOption = Annotated[
     int | None,
-    typer.Option("--wanted", "-n", min=1, help="So many Things at most.", show_default=False),
+    typer.Option(
+        "--wanted", "-n", metavar="N", min=1, help="So many Things at most.", show_default=False
+    ),
 ]
 WhyOption = Annotated[
     tuple[str, str] | None,
@@ -89,16 +92,19 @@ def run(
     of it.
     """
     from mergepoint.apps.cli.announce import had_model
-    from mergepoint.apps.cli.homes import Homes
+    from mergepoint.apps.cli.homes import Homes, check_run_id
     from mergepoint.apps.cli.origin import origin_of
     from mergepoint.apps.cli.output import tell
     from mergepoint.apps.cli.recipe.found import found, read_knobs
     from mergepoint.apps.cli.recipe.items import items_beside, read_items
     from mergepoint.apps.cli.recipe.running import Running
     from mergepoint.apps.cli.spending import read_budget, read_prices
+    from mergepoint.apps.cli.way_on import recipe_way_on
 
     asked, library = found(recipe)
     homes = Homes.at(out, store)
+    if run_id is not None:
+        check_run_id(run_id)
     origin = origin_of(homes, resume=resume, reuse=reuse, replay=replay)
     options: dict[str, Any] = {
         "model": had_model(model, base_url=base_url),
@@ -114,4 +120,18 @@ def run(
     if resume is None and not items and not file and (file := items_beside(asked)):
         tell(f"No items are given; those of the example are taken: {file[0]}")
     given = None if resume is not None else read_items(items or (), file)
-    Running(json=json, quiet=quiet, why=why).run(asked, given, options, wanted=wanted)
+    repeated = {
+        "--knob": knob,
+        "--wanted": wanted,
+        "--model": None if model == "offline" else model,
+        "--base-url": base_url,
+        "--budget": budget,
+        "--price": price,
+    }
+
+    def way_on(run_id: str) -> str:
+        home = origin.get("resume", homes.home(run_id))
+        return recipe_way_on(home, shlex.quote(recipe), repeated)
+
+    running = Running(json=json, quiet=quiet, why=why, way_on=way_on)
+    running.run(asked, given, options, wanted=wanted)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shlex
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -14,7 +14,6 @@ from mergepoint.apps.cli.output import count, put, tell, tell_fact
 from mergepoint.apps.cli.recipe.stages_live import StagesLive
 from mergepoint.core.errors import MissingKey
 from mergepoint.core.path import nearest
-from mergepoint.streams.library import LIBRARY
 from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.recipe_run import RecipeRun, Wanted
 from mergepoint.streams.thing import Thing
@@ -30,6 +29,7 @@ class Running:
     json: bool
     quiet: bool
     why: tuple[str, str] | None
+    way_on: Callable[[str], str]  # the line that goes on with a run, by its id
     _passed: dict[str, Thing | None] = field(default_factory=dict, init=False)
 
     def run(
@@ -51,9 +51,7 @@ class Running:
         except (Exception, KeyboardInterrupt) as error:
             if not run.journal.records:
                 raise
-            source = recipe.document.source if recipe.document is not None else recipe.name
-            named = recipe.name if recipe.name in LIBRARY else source
-            way_on = f"mergepoint recipe run {shlex.quote(named)} --resume {run.run_id}"
+            way_on = self.way_on(run.run_id)
             raise RecipeEnded(error, run_id=run.run_id, way_on=way_on) from error
         self._answer(things)
         if not self.quiet:

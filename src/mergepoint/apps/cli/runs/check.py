@@ -28,7 +28,7 @@ def check(
         list[str],
         typer.Argument(
             help="Runs by id or folder, or 'last'.",
-            metavar="[RUN]...",
+            metavar="RUN",
             autocompletion=journals,
             show_default=False,
         ),

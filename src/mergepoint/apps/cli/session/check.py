@@ -24,7 +24,12 @@ EXAMPLES = (
 def check(
     session: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ID]...", autocompletion=complete.sessions, show_default=False),
+        typer.Argument(
+            metavar="ID",
+            help="Sessions by id, or 'last'.",
+            autocompletion=complete.sessions,
+            show_default=False,
+        ),
     ] = None,
     *,
     every: Annotated[bool, typer.Option("--all", help="All sessions.")] = False,

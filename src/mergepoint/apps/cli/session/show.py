@@ -24,7 +24,7 @@ def show(
     session: SessionArgument,
     *,
     turn: Annotated[
-        int | None, typer.Option(min=1, help="Only this turn.", show_default=False)
+        int | None, typer.Option(metavar="N", min=1, help="Only this turn.", show_default=False)
     ] = None,
     steps: Annotated[
         bool, typer.Option("--steps", help="Plans, programs, output and decisions too.")

@@ -1,4 +1,4 @@
-"""Targets: from what a user types to a tree.
+"""Target: from what a user types to a tree.
 
 A target is the name of a graph that comes along, `file.py:object` (a tree, or a function without
 arguments that gives one), or a YAML tree.
@@ -17,7 +17,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import mergepoint
 from mergepoint.core.errors import MergepointError
 from mergepoint.core.path import nearest
 
@@ -100,7 +99,7 @@ def about(file: Path) -> str:
 
 def _graphs_folder() -> Path:
     """Give the folder of the graphs: in the wheel inside of the package, in a checkout beside."""
-    package = Path(mergepoint.__file__).parent
+    package = Path(__file__).parents[1]
     inside = package / "_graphs"
     return inside if inside.is_dir() else package.parents[1] / "graphs"
 

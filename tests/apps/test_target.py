@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mergepoint.apps.targets import TargetError, about, graph_file, graph_names, resolve_target
 from mergepoint.core.errors import TreeError
 from mergepoint.tree.node import root_path
+from mergepoint.tree.target import TargetError, about, graph_file, graph_names, resolve_target
 
 
 def refusal(target: str) -> str:
