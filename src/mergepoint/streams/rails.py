@@ -40,9 +40,9 @@ class Rails(Params):
     def inside(self) -> Rails:
         """Give them as they hold for a recipe in another, whose defaults bound the run."""
         own = self.model_fields_set
-        return self.model_copy(
-            update={name: None for name in ("calls", "deadlock") if name not in own}
-        )
+        limits = {name: getattr(self, name) for name in type(self).model_fields}
+        limits |= {name: None for name in ("calls", "deadlock") if name not in own}
+        return self.model_construct(own, **limits)  # what was set is still known
 
     @property
     def budget(self) -> Budget | None:

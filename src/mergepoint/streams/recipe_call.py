@@ -139,7 +139,8 @@ def _outfit(planned: PlannedRecipe, asked: Prepared, context: CallContext) -> tu
     purse = _Purse(own, asked.purse, at)
     passing = Passing(run_id=run, config=config, purse=purse, host=asked.key.host, at=at)
     models = models_of(planned, _model(asked))
-    return Outfit(planned=planned, models=models, passing=passing, seed=context.seed), purse
+    outfit = Outfit(planned=planned, models=models, passing=passing, ledger=own, seed=context.seed)
+    return outfit, purse
 
 
 def _continuing(asked: Prepared) -> RunnableConfig:
