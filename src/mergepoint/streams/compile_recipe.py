@@ -67,8 +67,7 @@ def compile_recipe(
 
     Raises RecipeError that lists every fault, TreeError for models, and what `store_at` raises.
     """
-    found = library.find(recipe) if isinstance(recipe, str) else recipe
-    planned = plan(found, knobs, registry=registry, library=library)
+    planned = plan(recipe, knobs, registry=registry, library=library)
     models = models_of(planned, model)
     check_prices(planned, models, as_budget(budget), prices)
     rooted = RootedRecipe(

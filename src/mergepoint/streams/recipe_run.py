@@ -85,8 +85,7 @@ class RecipeRun:
             raise StepError("give the run its items; only a resumed one has them on record")
         store = None if wanted.runs is None else store_at(wanted.runs)
         wanted = _restored(wanted, store)
-        found = wanted.library.find(recipe) if isinstance(recipe, str) else recipe
-        planned = plan(found, wanted.knobs, registry=wanted.registry, library=wanted.library)
+        planned = plan(recipe, wanted.knobs, registry=wanted.registry, library=wanted.library)
         models = models_of(planned, wanted.model)
         check_prices(planned, models, as_budget(wanted.budget), wanted.prices)
         return cls(planned, wanted, items, models, wanted.run_id or new_run_id(), store)
