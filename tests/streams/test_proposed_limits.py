@@ -306,6 +306,14 @@ def test_a_deadline_in_what_is_proposed_lets_no_call_begin(tmp_path: Path) -> No
     )
 
 
+def test_calls_of_a_proposal_in_flight_count(tmp_path: Path) -> None:
+    """Five that would begin at once are two, which are in flight beside each other."""
+    known = library(tmp_path, tight=tight("{calls: 2}", concurrency=16))
+    says = Proposing([stage("tight")])
+    things, _, seconds = ran(says, tries(16), known)
+    assert (len(things), calls_below(says), seconds) == (2, 2, 4.0)
+
+
 def test_a_deadlock_in_what_is_proposed_is_found_in_its_time(tmp_path: Path) -> None:
     """Rails of a proposed recipe say how long nothing may move in it."""
     known = library(tmp_path, still="rails: {deadlock: 4.0}\nstages: [{type: hangs}]\n")

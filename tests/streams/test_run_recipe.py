@@ -239,10 +239,7 @@ def test_the_default_of_deadlock_is_the_runs() -> None:
 def test_of_deadlocks_those_that_were_set_bound_what_is_inside(
     outer: Any, inner: Any, holds: float | None
 ) -> None:
-    """One that was set is a bound for all; the default gives way to what a recipe says of itself.
-
-    The recipe between says nothing, and so changes nothing.
-    """
+    """One that was set bounds all; the default gives way to what a recipe says of itself."""
     innermost = Recipe("innermost", (Stage("dedupe"),), rails=inner)
     between = Recipe("between", (Stage(innermost),), rails={"deadline": 5.0})
     found = dict(places(plan(Recipe("outer", (Stage("dedupe"), Stage(between)), rails=outer))))

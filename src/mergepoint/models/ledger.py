@@ -51,7 +51,7 @@ class Ledger:
     ) -> None:
         self._budget_at = budgets if callable(budgets) else dict(budgets or {}).get
         self._run = None if run is None else Account(root, run)
-        self._prices = prices or Prices()
+        self.prices = prices or Prices()
         self._shape_at = shape_at or (lambda path: None)
         self._estimate = output_estimate
         self._stopwatch = Stopwatch(clock or monotonic)
@@ -68,7 +68,7 @@ class Ledger:
         Raises BudgetExceeded that names the innermost budget without room, and TreeError where a
         budget is in USD and the model has no price.
         """
-        chain, price = self._chain(key.path), self._prices.of(model)
+        chain, price = self._chain(key.path), self.prices.of(model)
 
         def most() -> Need:
             return self._need(key.path, price, messages, params)
@@ -94,7 +94,7 @@ class Ledger:
 
         It may overdraw a budget; the next call is then refused.
         """
-        price = self._prices.of(model)
+        price = self.prices.of(model)
         usage: Any = message.usage_metadata if message is not None else None
         known = price is not None and bool(usage)
         pico = price.cost(usage) if price is not None and usage else 0
@@ -140,7 +140,7 @@ class Ledger:
 
         `budgets` are those, by path, that would hold for them beside the ones that are known.
         """
-        if self._prices.of(model) is not None:
+        if self.prices.of(model) is not None:
             return None
         more = budgets or {}
         own = [Account(at, more[at]) for at in (path, *ancestors(path)) if at in more]
@@ -194,9 +194,9 @@ class Ledger:
             if not record.answered:
                 return Amount(1, 0, cost or 0)
             shown = [*record.lead, *filter(None, [record.message])]
-            need = self._need(record.path, self._prices.of(record.model), shown, record.params)
+            need = self._need(record.path, self.prices.of(record.model), shown, record.params)
             return Amount(1, need.amount.tokens, need.amount.pico if cost is None else cost)
-        price = self._prices.of(record.model)
+        price = self.prices.of(record.model)
         if cost is None:
             cost = 0 if price is None else price.cost(usage)
         return Amount(1, tokens_of(usage), cost)

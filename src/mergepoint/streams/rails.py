@@ -17,7 +17,8 @@ class Rails(Params):
 
     Calls, usd, tokens and deadline hold for all of it together: a call that no longer fits is not
     made, what is finished comes out, and the prop `stopped` says why. The defaults of calls and
-    deadlock are the run's: in a recipe in a recipe they hold where it sets them.
+    deadlock are the run's: in a recipe in a recipe they hold where it sets them. Limits that were
+    set bound all that is inside; a default of deadlock gives way to what is set inside.
     """
 
     max_iterations: int = Field(
