@@ -56,9 +56,8 @@ class Planning:
         self, recipe: Recipe, knobs: Mapping[str, Any], prefix: str, handed: Handed
     ) -> PlannedRecipe:
         """Plan the outermost recipe. Raises RecipeError with all that is wrong."""
-        for name, problem in knob_faults(knobs, recipe.knobs):
-            self.faults.add(recipe, (), prefix, f"{name}: {problem}")
-        planned = self.recipe(recipe, knobs, prefix, (), None, handed)
+        fitting = self._fitting(recipe, (), prefix, knobs, recipe)
+        planned = self.recipe(recipe, fitting, prefix, (), None, handed)
         if self.count > MAX_STAGES:
             raise RecipeError(
                 f"{recipe.name}: with the recipes inside of it there are too many stages in all, "
@@ -79,7 +78,6 @@ class Planning:
     ) -> PlannedRecipe:
         """Plan a recipe; `around` are those that hold it, the outermost first."""
         here = _here(recipe)
-        given = {name: value for name, value in given.items() if name in recipe.knobs}
         values = {**here, **turned(recipe.knobs, here), **given}
         stages: list[PlannedStage | PlannedRecipe] = []
         have = set(recipe.needs)
@@ -104,6 +102,15 @@ class Planning:
             until=limits.until,
             rails=limits.rails.inside if around else limits.rails,
         )
+
+    def _fitting(
+        self, recipe: Recipe, at: Location, stage_id: str, given: Mapping[str, Any], of: Recipe
+    ) -> dict[str, Any]:
+        """Give the knobs that are given to a recipe, without those with faults."""
+        faults = dict(knob_faults(given, of.knobs))
+        for name, problem in faults.items():
+            self.faults.add(recipe, (*at, name), stage_id, f"{name}: {problem}")
+        return {name: value for name, value in given.items() if name not in faults}
 
     def _limits(self, recipe: Recipe, values: Mapping[str, Any], prefix: str) -> Limits:
         """Give what ends a recipe, with knobs put in; none of it where it has faults."""
@@ -134,10 +141,9 @@ class Planning:
             if problem := _holds_itself(kind, around):
                 self.faults.add(recipe, (*at, "type"), stage_id, problem)
                 return None
-            for name, problem in knob_faults(params, kind.knobs):
-                self.faults.add(recipe, (*at, "params", name), stage_id, f"{name}: {problem}")
+            given = self._fitting(recipe, (*at, "params"), stage_id, params, kind)
             with self.faults.inside(recipe, at):
-                return self.recipe(kind, params, stage_id, around, stage, handed)
+                return self.recipe(kind, given, stage_id, around, stage, handed)
         self.count += 1
         checked = self._checked(recipe, (*at, "params"), stage_id, kind, params)
         if checked is None:

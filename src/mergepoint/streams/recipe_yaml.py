@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +149,7 @@ class RecipeForm:
     def __init__(self, document: Document) -> None:
         self.faults: list[FormFault] = []
         self._document = document
+        self._unread: set[int] = set()
 
     def recipe(self) -> Recipe | None:
         """Give the recipe without what is wrong with it, None where nothing is left."""
@@ -178,8 +179,32 @@ class RecipeForm:
             return checked
         for fault in checked:
             self._fault(fault.location, str(fault))
-        rest = check_params(RecipeFields, _without(given, [one.location for one in checked]))
+        bad = {at[: 3 if at[:1] == ("stages",) else 1] for at in (one.location for one in checked)}
+        if bad & {(), *((name,) for name in _NEEDED)}:
+            return None
+        for number in range(len(given["stages"])):
+            at = ("stages", number)
+            if bad & {at, (*at, "type"), (*at, "params")}:
+                self._unread.add(number)
+        rest = check_params(RecipeFields, self._without(given, bad))
         return rest if isinstance(rest, RecipeFields) else None
+
+    def _without(self, given: Mapping[str, Any], bad: Collection[Location]) -> dict[str, Any]:
+        """Give a recipe's data without the fields in which something is wrong.
+
+        A stage that cannot be read stays as such a one, so that the others keep their numbers.
+        """
+        kept = {name: value for name, value in given.items() if (name,) not in bad}
+        kept.setdefault("name", _PLAIN["name"])
+        if ("recurrent",) in bad:  # it says something of it, and `until` may belong to that
+            kept["recurrent"] = True
+        kept["stages"] = [
+            {"type": UNREAD.name}
+            if number in self._unread
+            else {key: one for key, one in stage.items() if ("stages", number, key) not in bad}
+            for number, stage in enumerate(given["stages"])
+        ]
+        return kept
 
     def _stage(self, number: int, given: StageFields) -> Stage:
         about: dict[str, Any] = {
@@ -197,40 +222,15 @@ class RecipeForm:
                 for line in str(error).splitlines():
                     self._fault(("stages", number, name), line.strip())
                 about.pop(name, None)
-        return Stage(UNREAD if given.type == _UNREAD else given.type, **about)
+        return Stage(UNREAD if number in self._unread else given.type, **about)
 
     def _fault(self, at: Location, problem: str) -> None:
         line, place = self._document.line_of(at), self._document.where(at)
         self.faults.append(FormFault(line, f"{place}: {problem}"))
 
 
-_UNREAD = ""
 _NEEDED = ("stages", "knobs", "needs")  # without these, things would be told that are not wrong
 _PLAIN: Mapping[str, Any] = {"name": "recipe", "concurrency": 1, "until": None}
-
-
-def _without(given: Any, locations: Iterable[Location]) -> Any:
-    """Give a recipe's data without the fields in which something is wrong.
-
-    A stage of which it is not known what it is stays as one that cannot be read, so that the
-    others keep their numbers.
-    """
-    bad = {at[: 3 if at[:1] == ("stages",) else 1] for at in locations}
-    if bad & {(), *((name,) for name in _NEEDED)}:
-        return {}
-    kept = {name: value for name, value in given.items() if (name,) not in bad}
-    kept.setdefault("name", _PLAIN["name"])
-    kept["stages"] = [
-        _stage_without(stage, {at[2:] for at in bad if at[:2] == ("stages", number)})
-        for number, stage in enumerate(given["stages"])
-    ]
-    return kept
-
-
-def _stage_without(stage: Any, bad: Collection[Location]) -> Any:
-    if any(at in bad for at in ((), ("type",), ("params",))):
-        return {"type": _UNREAD}
-    return {name: value for name, value in stage.items() if (name,) not in bad}
 
 
 def stage_of(given: StageFields) -> Stage:
