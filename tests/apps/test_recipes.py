@@ -63,6 +63,18 @@ def test_faults_are_told_with_their_lines(file: str, here: Path) -> None:
     assert "bad.yaml:8: twice.stage_3.synthesize: strategy" in told.err
 
 
+@pytest.mark.parametrize("word", ["check", "show", "draw", "run"])
+def test_faults_of_form_hide_none_of_the_plan(word: str, file: str, here: Path) -> None:
+    """A concurrency of 0 is told beside a type that there is not, in the order of the file."""
+    bad = FILE.replace("generate", "generat").replace("concat", "concta")
+    (here / "bad.yaml").write_text(f"concurrency: 0\n{bad}", encoding="utf-8")
+    done = command("recipe", word, "bad.yaml", *(["a"] if word == "run" else []))
+    assert done.code != 0
+    places = [at for at in ("bad.yaml:1: ", "bad.yaml:5: ", "bad.yaml:9: ") if at in done.err]
+    found = [done.err.index(at) for at in places]
+    assert (len(found), sorted(found)) == (3, found)
+
+
 def test_things_come_as_lines_of_json(file: str) -> None:
     """Each line is a Thing with its history; the journal is on disk."""
     done = command("recipe", "run", file, "What is rain?", "Why?", "--json", "-k", "n=1")

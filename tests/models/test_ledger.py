@@ -388,3 +388,28 @@ def test_half_a_dollar_does_not_let_five_through() -> None:
         except BudgetExceeded:
             continue
     assert sum(held.settle(answer()) or 0 for held in granted) == pytest.approx(0.48)
+
+
+def test_budgets_that_come_later_count_what_was_primed() -> None:
+    """A path that is told of during the run has what is on record below it, and nothing beside."""
+    names = ["p/a/0/x", "p/a/0/y", "p/a/0", "p/a/01/x", "p/a/1/x"]
+    ledger = Ledger({"p": Budget(calls=9)}).prime([record(name) for name in names])
+    ledger.govern({"p/a/0": Budget(calls=4), "p/a/1": Budget(calls=1), "p": Budget(calls=1)})
+    assert [ledger.spent(path).calls for path in ("p", "p/a/0", "p/a/1")] == [5, 2, 1]
+    ask(ledger, "p/a/0/x"), ask(ledger, "p/a/0/z")
+    for path in ("p/a/0/x", "p/a/0/z", "p/a/1/x"):
+        with pytest.raises(BudgetExceeded) as caught:
+            ask(ledger, path)
+        assert caught.value.path == path[:5]
+    ask(ledger, "p/a/2"), ask(ledger, "p/a/2")
+
+
+def test_a_model_without_a_price_is_told_before_it_is_called() -> None:
+    """Under a budget in USD that is known, or would be, and under no other."""
+    ledger = Ledger({"p/a": Budget(1), "p/b": Budget(calls=1)})
+    assert "the budget of p/a is in USD" in str(ledger.unpriced("p/a/x", MODEL))
+    assert ledger.unpriced("p/b/x", MODEL) is None
+    told = ledger.unpriced("p/b/x", MODEL, {"p/b": Budget(2), "p/c": Budget(2)})
+    assert told is not None
+    assert told.path == "p/b/x"
+    assert Ledger(run=Budget(1), prices=CENT).unpriced("p", MODEL) is None

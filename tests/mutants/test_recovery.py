@@ -26,6 +26,7 @@ MOST_SEEDS = 60
 
 ANSWERS = "mergepoint.record.answers"
 ATTEMPTS = "mergepoint.models.attempts"
+BEFORE = "mergepoint.models.before"
 LEDGER = "mergepoint.models.ledger"
 DECIDING = "mergepoint.run.deciding"
 FUNCTION = "mergepoint.run.function"
@@ -171,17 +172,24 @@ GUARDED = (
     ),
     Guarded(
         "a resumed run has its whole budget again",
-        LEDGER,
-        "account.spent = account.spent.plus(amount)",
+        BEFORE,
+        "account.spent = account.spent.plus(one.amount)",
         "account.spent",
         "tests.models.test_ledger:test_what_is_on_record_of_the_run_counts",
     ),
     Guarded(
         "answers that were taken over are charged",
         LEDGER,
-        'if record.source != "live" or record.kind not in ("step", "inner"):',
-        'if record.kind not in ("step", "inner"):',
+        'if record.source == "live" and record.kind in ("step", "inner")',
+        'if record.kind in ("step", "inner")',
         "tests.models.test_ledger:test_what_is_on_record_of_the_run_counts",
+    ),
+    Guarded(
+        "a budget that comes later forgets what is on record",
+        LEDGER,
+        "take_over(account, below(self._before, path))",
+        "take_over(account, [])",
+        "tests.models.test_ledger:test_budgets_that_come_later_count_what_was_primed",
     ),
     Guarded(
         "a line is read whatever its checksum",

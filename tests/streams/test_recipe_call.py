@@ -10,7 +10,19 @@ from langchain_core.messages import BaseMessage
 from tests.run.engines import ENGINES, Engine
 from tests.run.inner import Kept, listening, resumed
 
-from mergepoint import Block, BudgetExceeded, Call, Policy, Step, StepError, Template, TreeError
+from mergepoint import (
+    Block,
+    BudgetExceeded,
+    Call,
+    Ledger,
+    Policy,
+    Price,
+    Step,
+    StepError,
+    Template,
+    TreeError,
+)
+from mergepoint.models.prices import Prices
 from mergepoint.run.context import RunContext
 from mergepoint.run.generation import run_generation
 from mergepoint.run.recorder import Recorder
@@ -184,3 +196,20 @@ def test_recipes_of_the_library_are_calls(tmp_path: Path) -> None:
     assert done.outputs["won"]
     paths = [one.path for one in done.steps]
     assert any(path.startswith("root/poll/best_of_n/stage_1/generate/0.0") for path in paths)
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=str)
+def test_prices_of_the_run_count_in_its_recipes(engine: Engine) -> None:
+    """A recipe with a limit in USD has the prices that its run declares, or is refused whole."""
+    says, cents = Says(), {"usd": 0.02}
+    more = (*POLL.stages, Stage("generate", params={"prompt": "Say {{ content }}"}))
+    with pytest.raises(TreeError) as told:
+        engine(tree(Recipe("poll", more, knobs=POLL.knobs, rails=cents)), model(says))
+    paths = [fault.path for fault in told.value.faults]
+    assert paths == [f"root/poll/poll/stage_{at}/generate" for at in (1, 3)]
+    assert says.seen == ["Write."]
+    cent = Prices({"scripted:scripted": Price(0, 0, per_call=0.01)})
+    dear = tree(Recipe("poll", POLL.stages, knobs=POLL.knobs, rails=cents))
+    says = Says()
+    engine(dear, model(says), recorder=Recorder(purse=Ledger(prices=cent)))
+    assert says.seen == ["Write.", *["Vote: <Write.>"] * 2, "Use <Vote: <Write.>>."]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
 
 from mergepoint import Policy, Retry
 from mergepoint.core.errors import RecipeError
+from mergepoint.streams.form_error import FormError
 from mergepoint.streams.library import Library
-from mergepoint.streams.plan import plan
+from mergepoint.streams.plan import plan, with_plan
 from mergepoint.streams.planned import PlannedRecipe
 from mergepoint.streams.recipe import MAX_STAGES, Recipe, Stage
 from mergepoint.streams.recipe_schema import recipe_schema
@@ -152,6 +154,131 @@ def test_all_faults_of_a_recipe_are_found_at_once() -> None:
     assert told[2].startswith("f.yaml:5: x.stage_2.vote: stop.lead: input should be")
     assert told[3].startswith("f.yaml:6: x.stage_3.filter: needs the prop 'score', which nothing")
     assert told[4].startswith("f.yaml:9: x.stage_4.dedupe: n: no such param")
+
+
+FAULTY = """
+name: faulty
+concurrency: 0
+until: {score: 1}
+rails: {calls: -9}
+colour: red
+stages:
+  - type: generat
+    concurrency: 0
+  - type: critique
+    params: {promt: "Judge it."}
+    budget: {cals: 3}
+  - params: {n: 1}
+  - type: vote
+    concurrency: much
+    params: {stop: {lead: x}, by: 5}
+  - type: filter
+    where: {feedback: "", flavour: sweet}
+    params: {where: {score: 1, sound: loud}}
+  - type: dedupe
+    policy: {retry: 0}
+  - type: inner
+    params: {m: 3}
+"""
+
+TOLD = [
+    "3: faulty: concurrency is a whole number from 1 on, not 0",
+    "4: faulty: until belongs to a recurrent recipe",
+    "5: rails.calls: input should be greater",
+    "6: colour: no such param",
+    "8: faulty.stage_1.generat: there is no block and no recipe 'generat' (did you mean 'generate'",
+    "9: concurrency is a whole number from 1 on, not 0",
+    "11: faulty.stage_2.critique: promt: no such param (did you mean 'prompt'?)",
+    "12: stages.1.budget.cals: no such param (did you mean 'calls'?)",
+    "13: stages.2.type: is missing",
+    "15: stages.3.concurrency: input should be a valid integer",
+    "16: faulty.stage_4.vote: by: input should be a valid string",
+    "16: faulty.stage_4.vote: stop.lead: input should be",
+    "17: faulty.stage_5.filter: needs the prop 'sound', which nothing before it adds",
+    "18: faulty.stage_5.filter: needs the prop 'flavour', which nothing before it adds",
+    "21: retry",
+    "23: faulty.stage_7.inner: m: no such knob; there are: n",
+]
+
+
+def told(error: RecipeError) -> list[tuple[int, str]]:
+    """Give line and text of each fault of `f.yaml`."""
+    lines = [line.removeprefix("f.yaml:").partition(": ") for line in str(error).splitlines()]
+    return [(int(number), text) for number, _, text in lines]
+
+
+def test_faults_of_form_and_plan_are_told_at_once(tmp_path: Path) -> None:
+    """Each with its line, in the order of the file, nothing twice, and nothing that follows."""
+    with pytest.raises(FormError) as raised:
+        recipe_from_yaml(FAULTY, source="f.yaml")
+    form = told(raised.value)
+    assert [number for number, _ in form] == [3, 4, 5, 6, 9, 12, 13, 15, 21]
+    known = in_folder(tmp_path, inner="  - type: dedupe\nknobs: {n: 1}\n")
+    (tmp_path / "faulty.yaml").write_text(FAULTY, encoding="utf-8")
+    whole = told(with_plan(raised.value, library=known))
+    assert len(whole) == len(TOLD)
+    for (number, text), expected in zip(whole, TOLD, strict=True):
+        assert f"{number}: {text}".startswith(expected)
+    assert set(form) < set(whole)
+    with pytest.raises(RecipeError) as by_name:
+        plan("faulty", library=known)
+    lines = str(by_name.value).replace(str(tmp_path / "faulty.yaml"), "f.yaml").splitlines()
+    assert lines == str(with_plan(raised.value, library=known)).splitlines()
+
+
+def test_faults_of_a_recipe_inside_are_told_where_they_are(tmp_path: Path) -> None:
+    """A file that two stages name is told once, at the first of them, form and plan."""
+    known = in_folder(
+        tmp_path,
+        inner="  - {type: dedupe, concurrency: 0}\n  - type: filtr\n",
+        outer="  - {type: votte}\n  - {type: inner}\n  - {type: inner}\n  - {type: dedup}\n",
+    )
+    with pytest.raises(RecipeError) as raised:
+        plan("outer", library=known)
+    places = [Path(line.partition(": ")[0]).name for line in str(raised.value).splitlines()]
+    assert places == ["outer.yaml:3", "inner.yaml:3", "inner.yaml:4", "outer.yaml:6"]
+
+
+DEEP = """\
+  - type: search
+    params: {strategy: beam, next: [{type: critique, concurrency: 0}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("- a", [1]),
+        ("name: x\nconcurrency: 0\nstages: [{type: a", [4]),
+        ("name: x\nconcurrency: zero\nstages: []", [2, 3]),
+        ("name: 3\nstages:\n  - dedupe\n  - type: filtr", [1, 3, 4]),
+        ("stages:\n  - {type: dedupe, params: 3}\n  - type: filtr", [1, 2, 3]),
+        ("name: x\nknobs: {A: 1, n: 2}\nstages:\n  - type: filtr", [2, 4]),
+        ("name: x\nstages:\n  - type: ''\n  - type: filtr", [3, 4]),
+        ("name: x\nrecurrent: yes\nuntil: {score: 1}\nstages:\n  - type: filtr", [2, 5]),
+        ("name: x\nstages:\n  - type: best_of_n\n    params: {n: lots}\n  - type: filtr", [4, 5]),
+        ("name: x\nknobs: 3\nstages:\n  - type: filtr", [2]),
+        ("name: x\nneeds: score\nstages:\n  - {type: select, params: {by: score}}", [2]),
+        ("name: x\nstages:\n  - type: filter\n    params: {were: 1, where: {a: 1}}", [3, 4]),
+        ("name: x\nstages:\n  - type: vote\n    params: {by: 1}\n  - type: filtr", [4, 5]),
+        (f"name: x\nstages:\n{DEEP}  - type: filtr", [4, 5]),
+    ],
+)
+def test_as_much_is_told_as_can_be_known(text: str, lines: list[int]) -> None:
+    """Where a name, a stage or all of it cannot be read, the rest is told of all the same."""
+    with pytest.raises(RecipeError) as raised:
+        plan(recipe_from_yaml(text, source="f.yaml"))
+    error = raised.value
+    whole = with_plan(error) if isinstance(error, FormError) else error
+    assert [number for number, _ in told(whole)] == lines
+
+
+def test_what_cannot_be_read_survives_a_process() -> None:
+    """The error says the same in another process."""
+    with pytest.raises(FormError) as raised:
+        recipe_from_yaml("name: x\nconcurrency: 0\nstages: [{type: dedupe}]", source="f.yaml")
+    back = pickle.loads(pickle.dumps(raised.value))  # noqa: S301  (our own bytes)
+    assert (str(back), back.faults) == (str(raised.value), raised.value.faults)
 
 
 def test_a_knob_of_another_type_is_refused() -> None:

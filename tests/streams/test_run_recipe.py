@@ -221,6 +221,33 @@ def test_the_default_of_deadlock_is_the_runs() -> None:
     assert plan(inner).rails.deadlock == 60.0
 
 
+@pytest.mark.parametrize(
+    ("outer", "inner", "holds"),
+    [
+        ({}, {}, 60.0),
+        ({}, {"deadlock": 300.0}, 300.0),
+        ({}, {"deadlock": 5.0}, 5.0),
+        ({}, {"deadlock": None}, None),
+        ({"deadlock": 10.0}, {}, 10.0),
+        ({"deadlock": 10.0}, {"deadlock": 300.0}, 10.0),
+        ({"deadlock": 10.0}, {"deadlock": 5.0}, 5.0),
+        ({"deadlock": 10.0}, {"deadlock": None}, 10.0),
+        ({"deadlock": None}, {"deadlock": 300.0}, 300.0),
+        ({"deadlock": 60.0}, {"deadlock": 300.0}, 60.0),
+    ],
+)
+def test_of_deadlocks_those_that_were_set_bound_what_is_inside(
+    outer: Any, inner: Any, holds: float | None
+) -> None:
+    """One that was set bounds all; the default gives way to what a recipe says of itself."""
+    innermost = Recipe("innermost", (Stage("dedupe"),), rails=inner)
+    between = Recipe("between", (Stage(innermost),), rails={"deadline": 5.0})
+    found = dict(places(plan(Recipe("outer", (Stage("dedupe"), Stage(between)), rails=outer))))
+    assert found["outer.stage_2.between.stage_1.innermost.stage_1.dedupe"].deadlock == holds
+    run_wide = outer.get("deadlock", 60.0)
+    assert found["outer.stage_1.dedupe"].deadlock == run_wide
+
+
 def test_things_go_round_until_they_are_done() -> None:
     """A recurrent recipe sends them back, and says in which round and why they left."""
     inner = Recipe("loop", (Stage("count"),), recurrent=True, until={"score": {"at_least": 3}})

@@ -9,6 +9,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage
 
 from mergepoint.models.ledger import Held, Ledger
+from mergepoint.models.prices import Prices
 from mergepoint.models.purse import Purse, Reservation
 from mergepoint.record.record import CallKey
 
@@ -19,6 +20,11 @@ class InnerPurse:
     def __init__(self, own: Ledger, around: Purse) -> None:
         self._own = own
         self._around = around
+
+    @property
+    def prices(self) -> Prices:
+        """Give the prices of the run itself."""
+        return self._own.prices
 
     def reserve(
         self, key: CallKey, model: str, messages: Sequence[BaseMessage], params: Mapping[str, Any]

@@ -17,7 +17,8 @@ from langchain_core.messages import AIMessage, BaseMessage
 
 from mergepoint.core.errors import Fault, TreeError
 from mergepoint.core.path import ancestors
-from mergepoint.models.account import NOTHING, Account, Amount, Need, busy_seconds
+from mergepoint.models.account import NOTHING, Account, Amount, Need
+from mergepoint.models.before import Before, below, by_path, take_over
 from mergepoint.models.bound import OUTPUT_ESTIMATE, CallShape, output_at_most, prompt_at_most
 from mergepoint.models.prices import PICO, Price, Prices
 from mergepoint.models.refused import was_refused
@@ -50,13 +51,14 @@ class Ledger:
     ) -> None:
         self._budget_at = budgets if callable(budgets) else dict(budgets or {}).get
         self._run = None if run is None else Account(root, run)
-        self._prices = prices or Prices()
+        self.prices = prices or Prices()
         self._shape_at = shape_at or (lambda path: None)
         self._estimate = output_estimate
         self._stopwatch = Stopwatch(clock or monotonic)
         self._lock = threading.Lock()
         self._accounts: dict[str, Account | None] = {}
         self._chains: dict[str, tuple[Account, ...]] = {}
+        self._before: list[Before] = []
 
     def reserve(
         self, key: CallKey, model: str, messages: Sequence[BaseMessage], params: Mapping[str, Any]
@@ -66,15 +68,15 @@ class Ledger:
         Raises BudgetExceeded that names the innermost budget without room, and TreeError where a
         budget is in USD and the model has no price.
         """
-        chain, price = self._chain(key.path), self._prices.of(model)
+        chain, price = self._chain(key.path), self.prices.of(model)
 
         def most() -> Need:
             return self._need(key.path, price, messages, params)
 
         if not chain:
             return Held(self, chain, price, None, most)
-        if price is None and (bound := next((a for a in chain if a.budget.usd is not None), None)):
-            raise TreeError([unpriced(key.path, model, bound.path)])
+        if price is None and (fault := _unpriced(chain, key.path, model)):
+            raise TreeError([fault])
         counted = any(account.counts_tokens for account in chain)
         need = most() if counted else Need(key.path, Amount(calls=1))
         self._stopwatch.start()
@@ -92,7 +94,7 @@ class Ledger:
 
         It may overdraw a budget; the next call is then refused.
         """
-        price = self._prices.of(model)
+        price = self.prices.of(model)
         usage: Any = message.usage_metadata if message is not None else None
         known = price is not None and bool(usage)
         pico = price.cost(usage) if price is not None and usage else 0
@@ -106,18 +108,44 @@ class Ledger:
         What was replayed from another run costs nothing. A failed call whose cost is not on
         record counts as a call.
         """
-        times: dict[int, tuple[Account, list[tuple[float, float]]]] = {}
-        for record in records:
-            if record.source != "live" or record.kind not in ("step", "inner"):
-                continue
-            amount = self._recorded(record)
-            for account in self._chain(record.path):
-                account.spent = account.spent.plus(amount)
-                spans = times.setdefault(id(account), (account, []))[1]
-                spans.append((record.started, record.ended))
-        for account, spans in times.values():
-            account.earlier = busy_seconds(spans)
+        self._before = by_path(
+            Before(record.path, self._recorded(record), (record.started, record.ended))
+            for record in records
+            if record.source == "live" and record.kind in ("step", "inner")
+        )
+        counted: dict[int, tuple[Account, list[Before]]] = {}
+        for one in self._before:
+            for account in self._above(one.path):
+                counted.setdefault(id(account), (account, []))[1].append(one)
+        for account, calls in counted.values():
+            take_over(account, calls)
         return self
+
+    def govern(self, budgets: Mapping[str, Budget]) -> None:
+        """Hold calls to budgets, by path, that were not known when the run began.
+
+        To be told before the first call below one of the paths. What was primed counts; a path
+        that has a budget keeps it.
+        """
+        with self._lock:
+            for path, budget in budgets.items():
+                if self._accounts.get(path) is None:
+                    account = self._accounts[path] = Account(path, budget)
+                    take_over(account, below(self._before, path))
+
+    def unpriced(
+        self, path: str, model: str, budgets: Mapping[str, Budget] | None = None
+    ) -> Fault | None:
+        """Give the fault of calls below a budget in USD whose model has no price, or None.
+
+        `budgets` are those, by path, that would hold for them beside the ones that are known.
+        """
+        if self.prices.of(model) is not None:
+            return None
+        more = budgets or {}
+        own = [Account(at, more[at]) for at in (path, *ancestors(path)) if at in more]
+        with self._lock:
+            return _unpriced([*own, *self._above(path)], path, model)
 
     def pause(self) -> AbstractContextManager[None]:
         """Stop the clock of all budgets, while a person is waited for."""
@@ -166,9 +194,9 @@ class Ledger:
             if not record.answered:
                 return Amount(1, 0, cost or 0)
             shown = [*record.lead, *filter(None, [record.message])]
-            need = self._need(record.path, self._prices.of(record.model), shown, record.params)
+            need = self._need(record.path, self.prices.of(record.model), shown, record.params)
             return Amount(1, need.amount.tokens, need.amount.pico if cost is None else cost)
-        price = self._prices.of(record.model)
+        price = self.prices.of(record.model)
         if cost is None:
             cost = 0 if price is None else price.cost(usage)
         return Amount(1, tokens_of(usage), cost)
@@ -178,10 +206,12 @@ class Ledger:
         chain = self._chains.get(path)
         if chain is None:
             with self._lock:
-                own = (self._account(at) for at in (path, *ancestors(path)))
-                chain = tuple(account for account in (*own, self._run) if account is not None)
-                self._chains[path] = chain
+                chain = self._chains[path] = self._above(path)
         return chain
+
+    def _above(self, path: str) -> tuple[Account, ...]:
+        own = (self._account(at) for at in (path, *ancestors(path)))
+        return tuple(account for account in (*own, self._run) if account is not None)
 
     def _account(self, path: str) -> Account | None:
         if path not in self._accounts:
@@ -263,3 +293,8 @@ def unpriced(path: str, model: str, budget: str) -> Fault:
         f"the budget of {budget or 'the run'} is in USD, and no price of {model!r} is known; "
         f"declare it, in USD a million tokens: prices={{{model!r}: Price(input, output)}}",
     )
+
+
+def _unpriced(chain: Iterable[Account], path: str, model: str) -> Fault | None:
+    bound = next((account.path for account in chain if account.budget.usd is not None), None)
+    return None if bound is None else unpriced(path, model, bound)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, RootModel, ValidationError
 
 from mergepoint.core.swift import swift
 from mergepoint.streams.ask import Answer, Unfitting
@@ -28,6 +28,11 @@ class Asking(Params):
     tries: int = Field(
         default=2, ge=1, description="so often is asked before an answer that does not fit fails"
     )
+
+
+def asks(params: BaseModel) -> bool:
+    """Say whether params are those of a block that asks its stage's model."""
+    return isinstance(params.root if isinstance(params, RootModel) else params, Asking)
 
 
 @swift

@@ -24,7 +24,7 @@ from mergepoint.run.journaled import Origin
 from mergepoint.streams.library import LIBRARY, Library
 from mergepoint.streams.plan import plan
 from mergepoint.streams.planned import PlannedRecipe, PlannedStage
-from mergepoint.streams.planned_calls import models_of
+from mergepoint.streams.planned_calls import check_prices, models_of
 from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.recipe_nodes import Drain, RecipeNode, StageNode
 from mergepoint.streams.recipe_states import RecipeGiven, RecipeGives, RecipeState, WorkState
@@ -67,11 +67,12 @@ def compile_recipe(
 
     Raises RecipeError that lists every fault, TreeError for models, and what `store_at` raises.
     """
-    found = library.find(recipe) if isinstance(recipe, str) else recipe
-    planned = plan(found, knobs, registry=registry, library=library)
+    planned = plan(recipe, knobs, registry=registry, library=library)
+    models = models_of(planned, model)
+    check_prices(planned, models, as_budget(budget), prices)
     rooted = RootedRecipe(
         planned=planned,
-        models=models_of(planned, model),
+        models=models,
         knobs=dict(knobs or {}),
         seed=seed,
         budget=as_budget(budget),

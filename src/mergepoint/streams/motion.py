@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -23,16 +23,20 @@ _LOOKS = 4  # so often is looked while nothing moves
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What holds for a stage by the recipes around it: their prefixes, the shortest deadlock."""
+    """What holds for a stage by the recipes around it: their prefixes, and for how long it waits.
+
+    `deadlock` is the shortest that they set, `told` says that one of them did: the default is the
+    run's, and gives way to what a recipe inside of it says of itself.
+    """
 
     recipes: tuple[str, ...] = ()
     deadlock: float | None = None
+    told: bool = False
 
 
 def places(planned: PlannedRecipe, around: Place = Place()) -> Iterator[tuple[str, Place]]:
     """Give the place of a recipe and of everything in it, by stage id."""
-    limits = [one for one in (around.deadlock, planned.rails.deadlock) if one is not None]
-    place = Place((*around.recipes, planned.prefix), min(limits, default=None))
+    place = _inside(planned, around)
     yield planned.prefix, place
     for stage in planned.stages:
         if isinstance(stage, PlannedRecipe):
@@ -41,6 +45,16 @@ def places(planned: PlannedRecipe, around: Place = Place()) -> Iterator[tuple[st
             yield stage.stage_id, place
             for inner in stage.inside:
                 yield from places(inner, place)
+
+
+def _inside(planned: PlannedRecipe, around: Place) -> Place:
+    """Give the place of what is in a recipe: limits that were set bound all that is inside."""
+    recipes, own = (*around.recipes, planned.prefix), planned.rails.deadlock
+    told = "deadlock" in planned.rails.model_fields_set
+    if told and not around.told:
+        return Place(recipes, own, told)
+    limits = [limit for limit in (around.deadlock, own) if limit is not None]
+    return Place(recipes, min(limits, default=None), around.told)
 
 
 class Motion:
@@ -59,19 +73,33 @@ class Motion:
         self.flying: Counter[str] = Counter()
         self.moves = 0
         self.read = True  # who reads the run may do something else meanwhile
-        self._places: Mapping[str, Place] = dict(places(planned))
+        self._places: dict[str, Place] = dict(places(planned))
         self._root = self._places[planned.prefix]
-        self._shortest = min(
-            (one.deadlock for one in self._places.values() if one.deadlock is not None),
-            default=None,
-        )
+        self._shortest = _shortest(self._places.values())
         self._until: dict[str, tuple[float, float]] = {}
         self._seen = (0, 0.0)
         self._timer: asyncio.TimerHandle | None = None
-        self._deadlines: list[asyncio.TimerHandle] = []
+        self._deadlines: dict[str, asyncio.TimerHandle] = {}
+
+    def add(self, planned: PlannedRecipe) -> None:
+        """Take in a recipe that was proposed: its limits hold, and those of who proposed it."""
+        more = dict(places(planned, self.place(planned.prefix)))
+        self._places |= more
+        shorter = _shortest([*more.values(), Place(deadlock=self._shortest)])
+        if shorter != self._shortest:
+            self._shortest = shorter
+            self._look_anew()
+
+    def drop(self, planned: PlannedRecipe) -> None:
+        """Forget a recipe that was proposed and is over."""
+        for at, _ in places(planned):
+            self._places.pop(at, None)
+            self._until.pop(at, None)
+            if (timer := self._deadlines.pop(at, None)) is not None:
+                timer.cancel()
 
     def place(self, stage_id: str) -> Place:
-        """Give the place of a stage; of one that was proposed, that of the stage that did."""
+        """Give the place of a stage; of one that is not known, that of the nearest around it."""
         at = stage_id
         while at and at not in self._places:
             at = at.rpartition(".")[0]
@@ -85,7 +113,7 @@ class Motion:
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         self._until[planned.prefix] = (until, seconds)
-        self._deadlines.append(loop.call_at(until, self._end_items, planned.prefix))
+        self._deadlines[planned.prefix] = loop.call_at(until, self._end_items, planned.prefix)
 
     def over(self, recipes: Iterable[str]) -> Stopped | None:
         """Give why nothing new may begin in a place, or None. It looks at the clock itself."""
@@ -111,7 +139,7 @@ class Motion:
 
     def end(self) -> None:
         """Look no more."""
-        for timer in (self._timer, *self._deadlines):
+        for timer in (self._timer, *self._deadlines.values()):
             if timer is not None:
                 timer.cancel()
         self._timer = None
@@ -129,6 +157,10 @@ class Motion:
             return
         for link in [one for one in self.links if one.waits and one.begins == prefix]:
             link.cut(why)
+        self._look_anew()
+
+    def _look_anew(self) -> None:
+        """Look after another time than was set."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -199,6 +231,10 @@ class UnderWay:
             motion.calls -= 1
             motion.flying[self._stage_id] -= 1
             motion.moves += 1
+
+
+def _shortest(found: Iterable[Place]) -> float | None:
+    return min((one.deadlock for one in found if one.deadlock is not None), default=None)
 
 
 def _waits_for_nobody(link: Link, waiting: list[Link]) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from langchain_core.language_models import BaseChatModel
 
+from mergepoint.models.ledger import Ledger
 from mergepoint.models.resolve import resolve_model
 from mergepoint.record.record import CallRecord
 from mergepoint.streams.ask import Asker
@@ -15,6 +16,7 @@ from mergepoint.streams.library import LIBRARY, Library
 from mergepoint.streams.notes_on_record import NotesOnRecord
 from mergepoint.streams.planned import PlannedRecipe, PlannedStage
 from mergepoint.streams.planner import Planner
+from mergepoint.streams.proposed_calls import ProposedCalls
 from mergepoint.streams.registry import REGISTRY, Registry
 from mergepoint.streams.stops import Stop
 from mergepoint.streams.talk import Talker
@@ -26,11 +28,16 @@ from mergepoint.streams.workflow import workflow_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outfit:
-    """What the work of one run of a recipe is done with; `models` are by stage."""
+    """What the work of one run of a recipe is done with.
+
+    `models` are by stage. `ledger` is the purse of the recipe itself, which is told of the limits
+    of what is proposed.
+    """
 
     planned: PlannedRecipe
     models: Mapping[str, BaseChatModel]
     passing: Passing
+    ledger: Ledger
     seed: int = 0
     watch: Watch | None = None
     registry: Registry = REGISTRY
@@ -38,11 +45,12 @@ class Outfit:
 
     def work(self, stops: Iterable[Stop] = ()) -> Work:
         """Give the work; `stops` are those that it goes on from."""
+        calls = ProposedCalls(self.ledger, self.passing.at)
         work = Work(
             self.planned,
             self._asker,
             talker_of=self._talker,
-            planner=Planner(self.registry, self.library, self.models.get),
+            planner=Planner(self.registry, self.library, self.models.get, calls),
             seed=self.seed,
             notes=NotesOnRecord(self.passing),
             watch=self.watch,

@@ -24,10 +24,14 @@ class Params(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ParamFault:
-    """One thing that is wrong with given params: where in them, and what."""
+    """One thing that is wrong with given params: where in them, and what.
+
+    One that is `unknown` stands beside the others, which are what they are without it.
+    """
 
     location: Location
     problem: str
+    unknown: bool = False
 
     def __str__(self) -> str:
         where = ".".join(map(str, self.location))
@@ -63,7 +67,8 @@ def _fault(model: type[BaseModel], given: Any, found: Mapping[str, Any]) -> Para
     if kind == "extra_forbidden":
         known = known_names(model, found["loc"][:-1])
         near = nearest(str(location[-1]), known)
-        return ParamFault(location, f"no such param{near}; there are: {', '.join(known) or 'none'}")
+        problem = f"no such param{near}; there are: {', '.join(known) or 'none'}"
+        return ParamFault(location, problem, unknown=len(location) == 1)
     if kind in ("missing", "union_tag_not_found"):
         name = str(context.get("discriminator", "")).strip("'")
         return ParamFault((*location, name) if name else location, "is missing")

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
 from mergepoint.core.errors import RecipeError
-from mergepoint.core.path import nearest
-from mergepoint.streams.block_type import BlockType
-from mergepoint.streams.filled import Limits, filled
-from mergepoint.streams.gather import Gather
-from mergepoint.streams.knobs import Location, knob_faults, turned
+from mergepoint.streams.form_error import FormError
 from mergepoint.streams.library import LIBRARY, Library
-from mergepoint.streams.params import check_params, params_of
-from mergepoint.streams.planned import PlannedRecipe, PlannedStage
-from mergepoint.streams.recipe import MAX_STAGES, Recipe, Stage, as_policy
+from mergepoint.streams.planned import PlannedRecipe
+from mergepoint.streams.planning import Handed, Planning
+from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.registry import REGISTRY, Registry
-from mergepoint.streams.where import Held, asked_for, is_open
-from mergepoint.tree.budget import as_budget
-from mergepoint.tree.policy import Policy
-from mergepoint.tree.strict_yaml import Document
-
-MAX_DEPTH = 20
 
 
 def plan(
-    recipe: Recipe,
+    recipe: Recipe | str,
     knobs: Mapping[str, Any] | None = None,
     *,
     registry: Registry = REGISTRY,
@@ -39,246 +27,41 @@ def plan(
 ) -> PlannedRecipe:
     """Give a recipe with its knobs turned and every stage of it found and checked.
 
-    A stage's type is a block of the registry, else a recipe of the library. `at` begins its stage
-    ids, by default its name; `model` is for stages that name none.
+    `recipe` is one, or its name in the library. A stage's type is a block of the registry, else a
+    recipe of the library. `at` begins its stage ids, by default its name; `model` is for stages
+    that name none.
 
     Raises RecipeError that lists every fault with its stage, and file and line where there are
-    any: unknown types, params and knobs, values that do not fit, props that a stage needs and
-    nothing before it adds, a recipe that comes to hold itself.
+    any, in the order of the file: unknown types, params and knobs, values that do not fit, props
+    that a stage needs and nothing before it adds, a recipe that comes to hold itself; and what is
+    wrong with the form of the files of recipes that are looked up.
     """
-    search = _Search(registry, library)
-    planned = search.recipe(recipe, dict(knobs or {}), at or recipe.name, (), None, _Handed(model))
-    if search.count > MAX_STAGES:
-        raise RecipeError(
-            f"{recipe.name}: with the recipes inside of it there are too many stages in all, at "
-            f"most {MAX_STAGES:,}"
-        )
-    if search.faults:
-        raise RecipeError("\n".join(search.faults))
-    return planned
-
-
-@dataclass(frozen=True, slots=True)
-class _Handed:
-    """What a recipe hands to stages that do not say otherwise."""
-
-    model: str | BaseChatModel | None = None
-    policy: Policy = field(default_factory=Policy)
-
-    def to(self, stage: Stage) -> _Handed:
-        """Give what holds at a stage, and inside of it."""
-        model = self.model if stage.model is None else stage.model
-        return _Handed(model, as_policy(stage.policy) or self.policy)
-
-
-@dataclass
-class _Search:
-    """The way through a recipe and those inside of it, with the faults on it."""
-
-    registry: Registry
-    library: Library
-    faults: list[str] = field(default_factory=list)
-    count: int = 0
-
-    def recipe(
-        self,
-        recipe: Recipe,
-        given: Mapping[str, Any],
-        prefix: str,
-        around: tuple[Recipe, ...],
-        stage: Stage | None,
-        handed: _Handed,
-    ) -> PlannedRecipe:
-        """Plan a recipe; `around` are those that hold it, the outermost first."""
-        for name, problem in knob_faults(given, recipe.knobs):
-            self._fault(around[-1] if around else recipe, (), prefix, f"{name}: {problem}")
-        here = _here(recipe)
-        given = {name: value for name, value in given.items() if name in recipe.knobs}
-        values = {**here, **turned(recipe.knobs, here), **given}
-        stages: list[PlannedStage | PlannedRecipe] = []
-        have = set(recipe.needs)
-        for number in range(1, len(recipe.stages) + 1):
-            if self.count > MAX_STAGES:  # recipes in recipes multiply: nothing more is looked up
-                break
-            found = self._stage(recipe, number, values, prefix, (*around, recipe), handed)
-            if found is None:
-                continue
-            self._needs(recipe, number, found, have)
-            if isinstance(found, PlannedStage):
-                found = self._with_inside(recipe, number, found, have, (*around, recipe))
-            have.update(found.adds)
-            stages.append(found)
-        limits = self._limits(recipe, values, prefix)
-        return PlannedRecipe(
-            prefix=prefix,
-            recipe=recipe,
-            stages=tuple(stages),
-            budget=None if stage is None else as_budget(stage.budget),
-            where=None if stage is None else stage.where,
-            until=limits.until,
-            rails=limits.rails.inside if around else limits.rails,
-        )
-
-    def _limits(self, recipe: Recipe, values: Mapping[str, Any], prefix: str) -> Limits:
-        """Give what ends a recipe, with knobs put in; none of it where it has faults."""
-        found = filled(Limits, {"until": recipe.until, "rails": recipe.rails}, values)
-        if isinstance(found, Limits):
-            return found
-        for fault in found:
-            self._fault(recipe, fault.location, prefix, str(fault))
-        return Limits()
-
-    def _stage(
-        self,
-        recipe: Recipe,
-        number: int,
-        values: Mapping[str, Any],
-        prefix: str,
-        around: tuple[Recipe, ...],
-        handed: _Handed,
-    ) -> PlannedStage | PlannedRecipe | None:
-        at = ("stages", number - 1)
-        stage_id = f"{prefix}.stage_{number}.{recipe.stages[number - 1].label}"
-        stage = self._turned(recipe, number, values, stage_id)
+    planning = Planning(registry, library)
+    if isinstance(recipe, str):
         try:
-            kind = self._found(stage.type)
-        except RecipeError as error:
-            self._fault(recipe, (*at, "type"), stage_id, str(error))
-            return None
-        params, handed = turned(stage.params, values), handed.to(stage)
-        if isinstance(kind, Recipe):
-            if problem := _holds_itself(kind, around):
-                self._fault(recipe, (*at, "type"), stage_id, problem)
-                return None
-            return self.recipe(kind, params, stage_id, around, stage, handed)
-        self.count += 1
-        checked = self._checked(recipe, (*at, "params"), stage_id, kind, params)
-        if checked is None:
-            return None
-        return PlannedStage(
-            stage_id=stage_id,
-            kind=kind,
-            params=checked,
-            where=stage.where,
-            batch=None if stage.batch is None else params_of(Gather, stage.batch, where=stage_id),
-            width=stage.concurrency or recipe.concurrency,
-            model=handed.model,
-            budget=as_budget(stage.budget),
-            policy=handed.policy,
-        )
-
-    def _turned(
-        self, recipe: Recipe, number: int, values: Mapping[str, Any], stage_id: str
-    ) -> Stage:
-        """Give a stage with knobs put into its condition; one with faults is without it."""
-        stage, at = recipe.stages[number - 1], ("stages", number - 1)
-        if stage.where is None or not is_open(stage.where):
-            return stage
-        held = filled(Held, {"where": stage.where}, values)
-        if isinstance(held, Held):
-            return replace(stage, where=held.where)
-        for fault in held:
-            self._fault(recipe, (*at, *fault.location), stage_id, str(fault))
-        return replace(stage, where=None)
-
-    def _checked(
-        self, recipe: Recipe, at: Location, stage_id: str, kind: BlockType[Any], params: Any
-    ) -> Any:
-        checked = check_params(kind.params, params)
-        if not isinstance(checked, tuple):
-            return checked
-        for fault in checked:
-            self._fault(recipe, (*at, *fault.location), stage_id, str(fault))
-        return None
-
-    def _with_inside(
-        self,
-        recipe: Recipe,
-        number: int,
-        found: PlannedStage,
-        have: Iterable[str],
-        around: tuple[Recipe, ...],
-    ) -> PlannedStage:
-        """Plan the stages that a block runs itself, each way with the props of those before it."""
-        known = {*have, *found.kind.inside_has}
-        inside: list[PlannedRecipe] = []
-        for name, stages in found.kind.inside(found.params).items():
-            inner = Recipe(
-                name,
-                stages,
-                needs=tuple(sorted(known)),
-                concurrency=found.width,
-                document=_part(recipe.document, ("stages", number - 1, "params", name)),
-            )
-            prefix = f"{found.stage_id}.{name}"
-            handed = _Handed(found.model, found.policy)
-            planned = self.recipe(inner, {}, prefix, around, None, handed)
-            known.update(planned.adds)
-            inside.append(planned)
-        return replace(found, inside=tuple(inside))
-
-    def _found(self, wanted: str | BlockType[Any] | Recipe) -> BlockType[Any] | Recipe:
-        if not isinstance(wanted, str):
-            return wanted
-        blocks = self.registry.names()
-        if wanted in blocks:
-            return self.registry.find(wanted)
-        if wanted in self.library:
-            return self.library.find(wanted)
-        known = [*blocks, *self.library.names()]
-        raise RecipeError(
-            f"there is no block and no recipe {wanted!r}{nearest(wanted, known)}; blocks: "
-            f"{', '.join(blocks)}; recipes: {', '.join(self.library.names()) or 'none'}"
-        )
-
-    def _needs(
-        self, recipe: Recipe, number: int, found: PlannedStage | PlannedRecipe, have: Iterable[str]
-    ) -> None:
-        known, at = sorted(have), ("stages", number - 1)
-        read = dict.fromkeys(asked_for(found.where), (*at, "where"))
-        for name, place in {**read, **dict.fromkeys(found.needs, at)}.items():
-            if name not in known:
-                there = f"; there are: {', '.join(known)}" if known else ""
-                self._fault(
-                    recipe,
-                    place,
-                    found.stage_id,
-                    f"needs the prop {name!r}, which nothing before it adds"
-                    f"{nearest(name, known)}{there}; if the items bring it, name it in the "
-                    "recipe's needs",
-                )
-
-    def _fault(self, recipe: Recipe, at: Location, stage_id: str, problem: str) -> None:
-        place = f"{recipe.document.where(at)}: " if recipe.document is not None else ""
-        self.faults.append(f"{place}{stage_id}: {problem}")
+            recipe = library.find(recipe)
+        except FormError as error:
+            raise with_plan(error, knobs, registry=registry, library=library) from None
+    return planning.whole(recipe, knobs or {}, at or recipe.name, Handed(model))
 
 
-def _here(recipe: Recipe) -> dict[str, str]:
-    """Give the folder of a recipe's file as `here`, by which it names what lies beside it."""
-    source = getattr(recipe.document, "source", "")
-    return {"here": str(Path(source).parent)} if source and Path(source).is_file() else {}
+def with_plan(
+    error: RecipeError,
+    knobs: Mapping[str, Any] | None = None,
+    *,
+    registry: Registry = REGISTRY,
+    library: Library = LIBRARY,
+) -> RecipeError:
+    """Give the error of a recipe's file with what else is wrong with its plan, as far as is known.
 
-
-@dataclass(frozen=True)
-class _Part:
-    """A list of stages inside of a document."""
-
-    document: Document
-    place: Location
-
-    def where(self, location: Location) -> str:
-        """Give file and line of a place in it; its first word, stages, is the part itself."""
-        return self.document.where((*self.place, *location[1:]))
-
-
-def _part(document: Document | None, place: Location) -> Document | None:
-    return None if document is None else cast("Document", _Part(document, place))
-
-
-def _holds_itself(kind: Recipe, around: tuple[Recipe, ...]) -> str | None:
-    """Say that a recipe is one of those around it, at any distance, or None."""
-    chain = [one.name for one in around]
-    if any(one is kind or (one.name == kind.name and one == kind) for one in around):
-        way = " -> ".join([*chain[chain.index(kind.name) :], kind.name])
-        return f"the recipe comes to hold itself: {way}"
-    return f"recipes are {MAX_DEPTH} deep at most" if len(around) >= MAX_DEPTH else None
+    An error that is not of the file's form, or leaves nothing to plan, is given as it is.
+    """
+    if not isinstance(error, FormError) or error.draft is None:
+        return error
+    planning = Planning(registry, library)
+    planning.faults.take(error)
+    try:
+        planning.whole(error.draft, knobs or {}, error.draft.name, Handed())
+    except RecipeError as more:
+        return more
+    return error

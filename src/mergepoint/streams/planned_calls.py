@@ -8,12 +8,14 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
+from mergepoint.core.errors import Fault, TreeError
 from mergepoint.core.path import join
 from mergepoint.models.identity import identity
 from mergepoint.models.ledger import Ledger
-from mergepoint.models.prices import Prices
+from mergepoint.models.prices import Price, Prices
 from mergepoint.models.resolve import resolve_model
 from mergepoint.record.record import CallRecord
+from mergepoint.streams.asking import asks
 from mergepoint.streams.door import path_of
 from mergepoint.streams.planned import PlannedRecipe, PlannedStage
 from mergepoint.streams.reading import canonical
@@ -82,16 +84,60 @@ def ledger_of(
     Who says how many calls the run may make needs no default for it. All of their paths begin
     with `at`.
     """
-    budgets: dict[str, Budget] = {}
     told = budget is not None and budget.calls is not None
+    budgets = budgets_of(planned, at=at, told=told)
+    root = join(at, path_of(planned.stage_id))
+    return Ledger(budgets, run=budget, root=root, prices=prices).prime(records)
+
+
+def budgets_of(planned: PlannedRecipe, *, at: str = "", told: bool = False) -> dict[str, Budget]:
+    """Give the budgets of a recipe and of what is in it, by path.
+
+    With `told` the number of calls is said elsewhere, and the recipe's default is none.
+    """
+    budgets: dict[str, Budget] = {}
     for stage in (planned, *planned.walk()):
         rails = stage.rails.budget if isinstance(stage, PlannedRecipe) else None
         if stage is planned and told:
             rails = planned.rails.inside.budget
         if limits := _least([one for one in (stage.budget, rails) if one is not None]):
             budgets[join(at, path_of(stage.stage_id))] = limits
-    root = join(at, path_of(planned.stage_id))
-    return Ledger(budgets, run=budget, root=root, prices=prices).prime(records)
+    return budgets
+
+
+def unpriced_in(
+    planned: PlannedRecipe,
+    models: Mapping[str, BaseChatModel],
+    ledger: Ledger,
+    budgets: Mapping[str, Budget] | None = None,
+    *,
+    at: str = "",
+) -> list[Fault]:
+    """Give the fault of each stage that asks below a budget in USD a model without a price.
+
+    `budgets` are those that would hold beside the ledger's. What asks is known by its params
+    (`Asking`); other blocks are told when they call.
+    """
+    asking = (one for one in planned.blocks() if one.stage_id in models and asks(one.params))
+    found = (
+        ledger.unpriced(
+            join(at, path_of(stage.stage_id)), identity(models[stage.stage_id], {}), budgets
+        )
+        for stage in asking
+    )
+    return [fault for fault in found if fault is not None]
+
+
+def check_prices(
+    planned: PlannedRecipe,
+    models: Mapping[str, BaseChatModel],
+    budget: Budget | None,
+    prices: Mapping[str, Price] | None,
+) -> None:
+    """Raise TreeError with every stage whose calls a budget in USD could not count."""
+    ledger = ledger_of(planned, budget, Prices(prices), ())
+    if faults := unpriced_in(planned, models, ledger):
+        raise TreeError(faults)
 
 
 def _least(budgets: list[Budget]) -> Budget | None:

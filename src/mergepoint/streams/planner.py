@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
@@ -15,6 +15,7 @@ from mergepoint.streams.library import LIBRARY, Library
 from mergepoint.streams.plan import plan
 from mergepoint.streams.planned import PlannedRecipe, PlannedStage
 from mergepoint.streams.proposal import PROPOSAL, Proposed, depth_of
+from mergepoint.streams.proposed_calls import ProposedCalls
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.registry import REGISTRY, Registry
 from mergepoint.streams.thing import Thing
@@ -24,11 +25,21 @@ _SAID = frozenset({"type", "params", "where"})
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """Plans what was proposed, from a registry and a library; `model_of` is by stage id."""
+    """Plans what was proposed, from a registry and a library; `model_of` is by stage id.
+
+    `calls` knows what the calls of what is proposed are held to. `model` is that of the stage that
+    proposes, see `of`.
+    """
 
     registry: Registry = REGISTRY
     library: Library = LIBRARY
     model_of: Callable[[str], BaseChatModel | None] = lambda stage_id: None
+    calls: ProposedCalls | None = None
+    model: str | BaseChatModel | None = None
+
+    def of(self, stage: PlannedStage) -> Planner:
+        """Give the planner of one stage, whose model is that of what it proposes."""
+        return replace(self, model=self.model_of(stage.stage_id) or stage.model)
 
     def known(self, allowed: Sequence[str] | None) -> tuple[str, ...]:
         """Give the types that may be proposed: of those allowed, else all that reach no files.
@@ -74,12 +85,12 @@ class Planner:
         if faults or not stages:
             return faults
         try:
-            found = self._planned(stages, props, at=f"{stage_id}.{PROPOSAL}_1", model=None)
+            found = self._planned(stages, props, at=f"{stage_id}.{PROPOSAL}_1")
         except RecipeError as error:
             return str(error).splitlines()
         if depth_of(stage_id) + 1 >= depth and any(one.kind.follows for one in found.blocks()):
             return [f"it would propose again, and proposals are {depth} deep at most"]
-        return []
+        return [] if self.calls is None else self.calls.faults(found)
 
     def planned(self, stage: PlannedStage, thing: Thing) -> PlannedRecipe | None:
         """Give what a stage proposed for a Thing that has just left it; None for nothing.
@@ -94,8 +105,12 @@ class Planner:
             entry.stage_id == stage.stage_id and PROPOSAL in entry.added for entry in thing.history
         )
         at = f"{stage.stage_id}.{thing.id}.{PROPOSAL}_{number}"
-        model = stage.model or self.model_of(stage.stage_id)
-        return self._planned(last.added[PROPOSAL], list(thing.props), at=at, model=model)
+        return self.of(stage)._planned(last.added[PROPOSAL], list(thing.props), at=at)
+
+    def hold(self, planned: PlannedRecipe) -> None:
+        """Hold what is proposed to its rails and budgets, before it runs."""
+        if self.calls is not None:
+            self.calls.hold(planned)
 
     def _problem(self, inside: Mapping[str, Any], known: Sequence[str]) -> str:
         """Say what is wrong with a stage among a block's params, before anything of it is read."""
@@ -107,12 +122,11 @@ class Planner:
     def _proposes(self, name: str) -> bool:
         return name in self.registry.names() and self.registry.find(name).follows
 
-    def _planned(
-        self, stages: Proposed, props: Sequence[str], *, at: str, model: Any
-    ) -> PlannedRecipe:
+    def _planned(self, stages: Proposed, props: Sequence[str], *, at: str) -> PlannedRecipe:
         made = tuple(Stage(one["type"], params=one.get("params") or {}) for one in stages)
         recipe = Recipe(PROPOSAL, made, needs=tuple(props))
-        return plan(recipe, registry=self.registry, library=self.library, at=at, model=model)
+        found = plan(recipe, registry=self.registry, library=self.library, at=at, model=self.model)
+        return replace(found, rails=found.rails.inside)  # the defaults are the run's
 
     def _is_plain(self, name: str) -> bool:
         """Say whether a recipe can be planned, and has no block that is not for proposals."""

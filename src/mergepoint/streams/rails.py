@@ -17,7 +17,8 @@ class Rails(Params):
 
     Calls, usd, tokens and deadline hold for all of it together: a call that no longer fits is not
     made, what is finished comes out, and the prop `stopped` says why. The defaults of calls and
-    deadlock are the run's: in a recipe in a recipe they hold where it sets them.
+    deadlock are the run's: in a recipe in a recipe they hold where it sets them. Limits that were
+    set bound all that is inside; a default of deadlock gives way to what is set inside.
     """
 
     max_iterations: int = Field(
@@ -40,9 +41,9 @@ class Rails(Params):
     def inside(self) -> Rails:
         """Give them as they hold for a recipe in another, whose defaults bound the run."""
         own = self.model_fields_set
-        return self.model_copy(
-            update={name: None for name in ("calls", "deadlock") if name not in own}
-        )
+        limits = {name: getattr(self, name) for name in type(self).model_fields}
+        limits |= {name: None for name in ("calls", "deadlock") if name not in own}
+        return self.model_construct(own, **limits)  # what was set is still known
 
     @property
     def budget(self) -> Budget | None:

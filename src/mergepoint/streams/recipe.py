@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from importlib import import_module
 from typing import Any
@@ -111,29 +111,9 @@ class Recipe:
         limits = params_of(_Limits, given, where=str(self.name))
         object.__setattr__(self, "until", _frozen(limits.until))
         object.__setattr__(self, "rails", _frozen(limits.rails))
-        if faults := list(self._problems()):
-            raise RecipeError("\n".join(f"{self.name}: {fault}" for fault in faults))
-
-    def _problems(self) -> list[str]:
-        found = [
-            None
-            if isinstance(self.name, str) and _NAME.fullmatch(self.name)
-            else f"{self.name!r} is no name; write lower case letters, digits and '_'",
-            None if self.stages else "there are no stages; give at least one",
-            None
-            if len(self.stages) <= MAX_STAGES
-            else f"{len(self.stages):,} stages; a recipe has at most {MAX_STAGES:,}",
-            concurrency_problem(self.concurrency),
-            None
-            if self.until is None or self.recurrent
-            else "until belongs to a recurrent recipe; set recurrent, or take it out",
-        ]
-        found += [
-            f"knob {name!r} is no name; write lower case letters, digits and '_'"
-            for name in self.knobs
-            if not _NAME.fullmatch(name)
-        ]
-        return [problem for problem in found if problem]
+        about = {name: getattr(self, name) for name in CHECKED}
+        if faults := list(form_problems(self.stages, **about)):
+            raise RecipeError("\n".join(f"{self.name}: {problem}" for _, problem in faults))
 
     @property
     def name_on_record(self) -> str:
@@ -157,6 +137,36 @@ class Recipe:
     def stage_id(self, number: int) -> str:
         """Give the id of a stage, counted from 1, within this recipe: `best.stage_2.verify`."""
         return f"{self.name}.stage_{number}.{self.stages[number - 1].label}"
+
+
+CHECKED = ("name", "concurrency", "recurrent", "until", "knobs")
+"""The fields that `form_problems` looks at, beside the stages."""
+
+
+def form_problems(
+    stages: Sequence[Stage],
+    *,
+    name: Any,
+    concurrency: Any,
+    recurrent: bool,
+    until: Any,
+    knobs: Mapping[str, Any],
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Give what is wrong with a recipe's own fields: the place of each fault, and the problem."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        yield ("name",), f"{name!r} is no name; write lower case letters, digits and '_'"
+    if not stages:
+        yield ("stages",), "there are no stages; give at least one"
+    if len(stages) > MAX_STAGES:
+        yield ("stages",), f"{len(stages):,} stages; a recipe has at most {MAX_STAGES:,}"
+    if problem := concurrency_problem(concurrency):
+        yield ("concurrency",), problem
+    if until is not None and not recurrent:
+        yield ("until",), "until belongs to a recurrent recipe; set recurrent, or take it out"
+    for knob in knobs:
+        if not _NAME.fullmatch(knob):
+            problem = "is no name; write lower case letters, digits and '_'"
+            yield ("knobs", knob), f"knob {knob!r} {problem}"
 
 
 def as_policy(given: Policy | Mapping[str, Any] | None) -> Policy | None:

@@ -26,7 +26,7 @@ from mergepoint.streams.flow.each import each
 from mergepoint.streams.outfit import Outfit
 from mergepoint.streams.plan import plan
 from mergepoint.streams.planned import PlannedRecipe
-from mergepoint.streams.planned_calls import ledger_of, models_of, statics_of
+from mergepoint.streams.planned_calls import ledger_of, models_of, statics_of, unpriced_in
 from mergepoint.streams.reading import canonical, failed
 from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.sealed import plain
@@ -135,11 +135,22 @@ def _outfit(planned: PlannedRecipe, asked: Prepared, context: CallContext) -> tu
     at, run = asked.key.path, asked.key.run
     config = _continuing(asked)
     known = [one for one in recorders_of(config)[0].journal.records if one.key.run == run]
-    own = ledger_of(planned, None, Prices(), known, at=at)
-    purse = _Purse(own, asked.purse, at)
-    passing = Passing(run_id=run, config=config, purse=purse, host=asked.key.host, at=at)
-    models = models_of(planned, _model(asked))
-    return Outfit(planned=planned, models=models, passing=passing, seed=context.seed), purse
+    around, models = asked.purse, models_of(planned, _model(asked))
+    prices = around.prices if isinstance(around, Ledger | InnerPurse) else Prices()
+    own = ledger_of(planned, None, prices, known, at=at)
+    if faults := unpriced_in(planned, models, own, at=at):
+        raise TreeError(faults)
+    purse = _Purse(own, around, at)
+    passing = Passing(
+        run_id=run,
+        config=config,
+        purse=purse,
+        prices=prices.declared,
+        host=asked.key.host,
+        at=at,
+    )
+    outfit = Outfit(planned=planned, models=models, passing=passing, ledger=own, seed=context.seed)
+    return outfit, purse
 
 
 def _continuing(asked: Prepared) -> RunnableConfig:

@@ -27,7 +27,7 @@ from mergepoint.streams.library import LIBRARY, Library
 from mergepoint.streams.outfit import Outfit
 from mergepoint.streams.plan import plan
 from mergepoint.streams.planned import PlannedRecipe
-from mergepoint.streams.planned_calls import ledger_of, models_of
+from mergepoint.streams.planned_calls import check_prices, ledger_of, models_of
 from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.registry import REGISTRY, Registry
 from mergepoint.streams.run_end import write_end
@@ -78,16 +78,16 @@ class RecipeRun:
         items: Iterable[Any] | AsyncIterable[Any] | None,
         wanted: Wanted,
     ) -> RecipeRun:
-        """Plan a run. Raises RecipeError, TreeError for models, StepError for what excludes."""
+        """Plan a run. Raises RecipeError, TreeError for prices, StepError for models and else."""
         if wanted.resume is not None and (wanted.reuse is not None or wanted.replay is not None):
             raise StepError(EXCLUSIVE)
         if items is None and wanted.resume is None:
             raise StepError("give the run its items; only a resumed one has them on record")
         store = None if wanted.runs is None else store_at(wanted.runs)
         wanted = _restored(wanted, store)
-        found = wanted.library.find(recipe) if isinstance(recipe, str) else recipe
-        planned = plan(found, wanted.knobs, registry=wanted.registry, library=wanted.library)
+        planned = plan(recipe, wanted.knobs, registry=wanted.registry, library=wanted.library)
         models = models_of(planned, wanted.model)
+        check_prices(planned, models, as_budget(wanted.budget), wanted.prices)
         return cls(planned, wanted, items, models, wanted.run_id or new_run_id(), store)
 
     async def stream(self) -> AsyncGenerator[Thing, None]:
@@ -109,6 +109,7 @@ class RecipeRun:
                 passing=Passing(
                     run_id=self.run_id, config=config, purse=purse, prices=self.wanted.prices
                 ),
+                ledger=purse,
                 seed=self.wanted.seed,
                 watch=self.wanted.watch,
                 registry=self.wanted.registry,

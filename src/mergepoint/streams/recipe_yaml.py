@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
 
 from mergepoint.core.errors import MergepointError, RecipeError
+from mergepoint.streams.form_error import UNREAD, FormError, FormFault
 from mergepoint.streams.gather import Gather
-from mergepoint.streams.params import Params, check_params
+from mergepoint.streams.params import Location, Params, check_params
 from mergepoint.streams.rails import OpenRails, Rails
-from mergepoint.streams.recipe import Recipe, Stage, as_policy
+from mergepoint.streams.recipe import CHECKED, Recipe, Stage, as_policy, form_problems
 from mergepoint.streams.sealed import plain
 from mergepoint.streams.where import OpenWhere, as_data
 from mergepoint.tree.budget import LIMITS, as_budget
@@ -92,8 +93,9 @@ class RecipeFields(Params):
 def recipe_from_yaml(text: str, *, source: str = "<text>") -> Recipe:
     """Give the recipe that a text describes; `source` names the text in errors.
 
-    Raises RecipeError that lists every fault with file and line. Blocks and recipes that it names
-    are looked up by `plan`, not here.
+    Raises RecipeError: a FormError that lists every fault of its form with file and line, or the
+    first thing that is no strict YAML. Blocks and recipes that it names are looked up by `plan`,
+    not here; `with_plan` tells of both at once.
     """
     try:
         return _recipe(load(text, source=source))
@@ -134,40 +136,101 @@ def recipe_to_yaml(recipe: Recipe) -> str:
 
 
 def _recipe(document: Document) -> Recipe:
-    fields = check_params(RecipeFields, document.value)
-    if isinstance(fields, tuple):
-        raise RecipeError(
-            "\n".join(f"{document.where(fault.location)}: {fault}" for fault in fields)
-        )
-    faults: list[str] = []
-    stages = [_stage(document, number, one, faults) for number, one in enumerate(fields.stages)]
-    about = {name: getattr(fields, name) for name in type(fields).model_fields if name != "stages"}
-    try:
-        recipe = Recipe(stages=tuple(stages), document=document, **about)
-    except RecipeError as error:
-        faults += [f"{document.where(())}: {line}" for line in str(error).splitlines()]
-    if faults:
-        raise RecipeError("\n".join(faults))
+    form = RecipeForm(document)
+    recipe = form.recipe()
+    if recipe is None or form.faults:
+        raise FormError(form.faults, recipe)
     return recipe
 
 
-def _stage(document: Document, number: int, given: StageFields, faults: list[str]) -> Stage:
-    about: dict[str, Any] = {
-        name: getattr(given, name) for name in ("params", "where", "batch", "model")
-    }
-    for name, made in (
-        ("concurrency", given.concurrency),
-        ("budget", given.budget),
-        ("policy", _policy_of(given)),
-    ):
-        try:
-            about[name] = _limits(made) if isinstance(made, BaseModel) else made
-            Stage(given.type, **{name: about[name]})
-        except MergepointError as error:
-            where = document.where(("stages", number, name))
-            faults += [f"{where}: {line.strip()}" for line in str(error).splitlines()]
-            about.pop(name, None)
-    return Stage(given.type, **about)
+class RecipeForm:
+    """A recipe's file as it is read; `faults` are those of its form."""
+
+    def __init__(self, document: Document) -> None:
+        self.faults: list[FormFault] = []
+        self._document = document
+        self._unread: set[int] = set()
+
+    def recipe(self) -> Recipe | None:
+        """Give the recipe without what is wrong with it, None where nothing is left."""
+        fields = self._fields()
+        if fields is None:
+            return None
+        stages = tuple(self._stage(number, one) for number, one in enumerate(fields.stages))
+        names = (name for name in type(fields).model_fields if name != "stages")
+        about = {name: getattr(fields, name) for name in names}
+        checked = {name: about[name] for name in CHECKED}
+        for at, problem in form_problems(stages, **checked):
+            self._fault(at, f"{fields.name}: {problem}")
+            if at == ("stages",):
+                return None
+            if at[0] == "knobs":
+                about["knobs"] = {
+                    name: one for name, one in about["knobs"].items() if name != at[1]
+                }
+            else:
+                about[at[0]] = _PLAIN[at[0]]
+        return Recipe(stages=stages, document=self._document, **about)
+
+    def _fields(self) -> RecipeFields | None:
+        given = self._document.value
+        checked = check_params(RecipeFields, given)
+        if isinstance(checked, RecipeFields):
+            return checked
+        for fault in checked:
+            self._fault(fault.location, str(fault))
+        bad = {at[: 3 if at[:1] == ("stages",) else 1] for at in (one.location for one in checked)}
+        if bad & {(), *((name,) for name in _NEEDED)}:
+            return None
+        for number in range(len(given["stages"])):
+            at = ("stages", number)
+            if bad & {at, (*at, "type"), (*at, "params")}:
+                self._unread.add(number)
+        rest = check_params(RecipeFields, self._without(given, bad))
+        return rest if isinstance(rest, RecipeFields) else None
+
+    def _without(self, given: Mapping[str, Any], bad: Collection[Location]) -> dict[str, Any]:
+        """Give a recipe's data without the fields in which something is wrong.
+
+        A stage that cannot be read stays as such a one, so that the others keep their numbers.
+        """
+        kept = {name: value for name, value in given.items() if (name,) not in bad}
+        kept.setdefault("name", _PLAIN["name"])
+        if ("recurrent",) in bad:  # it says something of it, and `until` may belong to that
+            kept["recurrent"] = True
+        kept["stages"] = [
+            {"type": UNREAD.name}
+            if number in self._unread
+            else {key: one for key, one in stage.items() if ("stages", number, key) not in bad}
+            for number, stage in enumerate(given["stages"])
+        ]
+        return kept
+
+    def _stage(self, number: int, given: StageFields) -> Stage:
+        about: dict[str, Any] = {
+            name: getattr(given, name) for name in ("params", "where", "batch", "model")
+        }
+        for name, made in (
+            ("concurrency", given.concurrency),
+            ("budget", given.budget),
+            ("policy", _policy_of(given)),
+        ):
+            try:
+                about[name] = _limits(made) if isinstance(made, BaseModel) else made
+                Stage(given.type, **{name: about[name]})
+            except MergepointError as error:
+                for line in str(error).splitlines():
+                    self._fault(("stages", number, name), line.strip())
+                about.pop(name, None)
+        return Stage(UNREAD if number in self._unread else given.type, **about)
+
+    def _fault(self, at: Location, problem: str) -> None:
+        line, place = self._document.line_of(at), self._document.where(at)
+        self.faults.append(FormFault(line, f"{place}: {problem}"))
+
+
+_NEEDED = ("stages", "knobs", "needs")  # without these, things would be told that are not wrong
+_PLAIN: Mapping[str, Any] = {"name": "recipe", "concurrency": 1, "until": None}
 
 
 def stage_of(given: StageFields) -> Stage:

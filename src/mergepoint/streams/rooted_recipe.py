@@ -100,6 +100,7 @@ class RootedRecipe:
                 planned=self.planned,
                 models=self.models,
                 passing=passing,
+                ledger=own,
                 seed=seed,
                 registry=self.registry,
                 library=self.library,

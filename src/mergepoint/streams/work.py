@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Any
 
@@ -185,13 +185,24 @@ class Work:
             if planned is None:
                 yield thing
                 return
-            async with aclosing(self.through(planned, each([thing]))) as made:
-                async for one in made:
-                    yield one
-            for inside in planned.blocks():
-                self._contexts.pop(inside.stage_id, None)
+            with self._proposed(planned):
+                async with aclosing(self.through(planned, each([thing]))) as made:
+                    async for one in made:
+                        yield one
 
         return _each(mapped(items, alone, width=stage.width))
+
+    @contextmanager
+    def _proposed(self, planned: PlannedRecipe) -> Iterator[None]:
+        """Hold what was proposed to limits of its own while it runs, and forget it then."""
+        self._planner.hold(planned)
+        self.motion.add(planned)
+        try:
+            yield
+        finally:
+            self.motion.drop(planned)
+            for stage in planned.blocks():
+                self._contexts.pop(stage.stage_id, None)
 
     def _each(
         self, planned: PlannedRecipe, items: AsyncIterator[Thing]
@@ -246,7 +257,7 @@ class Work:
                 width=stage.width,
                 asker=self._asker_of(stage),
                 talker=self._talker_of(stage),
-                proposals=self._planner,
+                proposals=self._planner.of(stage),
                 notes=self._notes,
                 clock=self._clock,
                 under_way=UnderWay(self.motion, stage.stage_id),

@@ -49,9 +49,11 @@ def found(name: str) -> tuple[Recipe, Library]:
     """Give a recipe, and the library in which the recipes that it names are looked up.
 
     A file's neighbours are in it too; a folder is the recipe.yaml in it. Raises CommandError for a
-    file that is not there, and RecipeError for one that is no recipe.
+    file that is not there, and RecipeError for one that is no recipe, with all that is wrong in it.
     """
+    from mergepoint.core.errors import RecipeError
     from mergepoint.streams.library import LIBRARY, Library
+    from mergepoint.streams.plan import with_plan
     from mergepoint.streams.recipe_yaml import load_recipe
     from mergepoint.tree.target import RECIPE_FILE, recipe_graphs
 
@@ -64,7 +66,11 @@ def found(name: str) -> tuple[Recipe, Library]:
         return LIBRARY.find(name), LIBRARY
     if not path.is_file():
         raise CommandError(f"there is no file {name}; 'mergepoint recipe list' tells of recipes")
-    return load_recipe(path), Library([path.parent])
+    library = Library([path.parent])
+    try:
+        return load_recipe(path), library
+    except RecipeError as error:
+        raise with_plan(error, library=library) from None
 
 
 def read_knobs(pairs: Sequence[str]) -> dict[str, Any]:
