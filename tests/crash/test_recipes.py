@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,11 +59,14 @@ def test_a_recipe_tells_of_each_call_on_record(made: Made) -> None:
     campaign, served = made(0.0), Served(0.0)
     with ModelServer(served.answer) as server, campaign.start(server.url, "r1", 0) as process:
         campaign.spare(process)
-        calls = [path for path in campaign.calm("r1").paths if "/call_" in path]
-        assert sorted(process.all("kept")) == calls
-        assert len(process.all("came")) == len(calls)
-        [end] = process.all("end")
-        assert list(campaign.wrong("r1", end, campaign.calm("r1"))) == []
+    undisturbed = campaign.calm("r1")
+    calls = [path for path in undisturbed.paths if "/call_" in path]
+    assert sorted(process.all("kept")) == calls
+    assert len(process.all("came")) == len(calls)
+    [end] = process.all("end")
+    assert list(campaign.wrong("r1", end, undisturbed)) == []
+    for other in (replace(undisturbed, paths=()), replace(undisturbed, end={"things": []})):
+        assert len(list(campaign.wrong("r1", end, other))) == 1
 
 
 def test_a_killed_recipe_ends_as_if_it_had_not_been(made: Made, record_property: Record) -> None:

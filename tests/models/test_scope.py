@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
@@ -195,12 +195,12 @@ def test_an_answer_is_on_record_before_anything_is_made_of_it(*, on_loop: bool) 
     keeper, seen = Keeper(), list[int]()
 
     class Watched(AIMessage):
-        def __copy__(self) -> AIMessage:
+        def __copy__(self) -> Self:
             seen.append(len(keeper.told))
-            return AIMessage(self.content)
+            return super().__copy__()
 
     def answered() -> ChatResult:
-        return ChatResult(generations=[ChatGeneration(message=Watched("So."))])
+        return ChatResult(generations=[ChatGeneration(message=Watched(content="So."))])
 
     class Watching(ScriptedModel):
         def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
