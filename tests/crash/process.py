@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.crash.attended", "tests.crash.recipes"])
+_CONTEXT.set_forkserver_preload(["tests.crash.attended", "tests.crash.graphed"])
 
 LOOK = 0.002
 """Seconds between two looks at what a process told."""

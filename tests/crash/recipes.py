@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -24,13 +24,17 @@ THINGS = 40
 STAGES = 4
 
 
-def stages() -> Recipe:
-    """Give four stages that ask for each Thing, eight at once; one of them takes batches."""
-    asks = [
+def asking() -> tuple[Stage, ...]:
+    """Give four stages that ask for each Thing; one of them takes batches."""
+    return tuple(
         Stage("apply", params={"prompt": f"{word}: {{{{ content }}}}"}, batch=batch)
         for word, batch in (("One", None), ("Two", None), ("Three", {"count": 10}), ("Four", None))
-    ]
-    return Recipe("stages", tuple(asks), concurrency=8)
+    )
+
+
+def stages() -> Recipe:
+    """Give the four stages as a recipe that asks eight at once in each."""
+    return Recipe("stages", asking(), concurrency=8)
 
 
 @dataclass(frozen=True)
@@ -57,23 +61,30 @@ async def _run(order: RecipeOrder, tell: Tell) -> Any:
         for call in thing.history[-1].calls:
             tell("kept", call)
 
-    return await things_of(model, runs=store, run_id=order.run, resume=resume, watch=watch)
+    wanted = Wanted(model=model, runs=store, run_id=order.run, resume=resume, watch=watch)
+    run = RecipeRun.of(stages(), items(resume), wanted)
+    return await _all(run)
 
 
-async def things_of(model: AskingModel, **options: Any) -> list[Any]:
-    """Run the recipe, and give its Things as plain data without times."""
-    items = None if options.get("resume") else [f"item {number}" for number in range(THINGS)]
-    run = RecipeRun.of(stages(), items, Wanted(model=model, **options))
-    return [_timeless(thing) async for thing in run.stream()]
+async def _all(run: RecipeRun) -> list[Any]:
+    return [timeless(thing.to_plain()) async for thing in run.stream()]
 
 
-def _timeless(thing: Thing) -> Any:
-    data = thing.to_plain()
-    for entry in data["history"]:
-        del entry["started"], entry["ended"]
-    return data
+def items(resume: str | None = None) -> list[str] | None:
+    """Give what a run begins with; one that is resumed has it on record."""
+    return [f"item {number}" for number in range(THINGS)] if resume is None else None
 
 
+def timeless(plain: Mapping[str, Any]) -> Any:
+    """Give a Thing in plain form without times, so that ends can be compared."""
+    history = [
+        {name: value for name, value in entry.items() if name not in ("started", "ended")}
+        for entry in plain["history"]
+    ]
+    return {**plain, "history": history}
+
+
+@dataclass
 class RecipeCampaign(Campaign):
     """What one campaign does to runs of the recipe."""
 
@@ -81,8 +92,12 @@ class RecipeCampaign(Campaign):
         """Start a process that goes on with a run."""
         return Doomed(follow, RecipeOrder(url, self.runs, run, attempt))
 
+    def recipe(self) -> Recipe:
+        """Give the recipe that is run."""
+        return stages()
+
     def calm(self, run: str) -> Calm:
-        """Give the same run undisturbed, one call after the other."""
+        """Give the same run undisturbed, one call after the other, and with nothing written."""
         asked: list[str] = []
 
         def ask(said: Said) -> str:
@@ -90,14 +105,11 @@ class RecipeCampaign(Campaign):
             return answer_to(said)
 
         given: Ask = ask
-        things = asyncio.run(things_of(AskingModel(ask=given), runs=None, run_id=run))
-        paths = {
-            call
-            for thing in things
-            for entry in thing["history"]
-            for call in entry.get("calls", ())
-        }
-        return Calm({"things": things}, tuple(sorted({*paths, "stages/end"})), tuple(asked))
+        wanted = Wanted(model=AskingModel(ask=given), runs=None, run_id=run)
+        done = RecipeRun.of(self.recipe(), items(), wanted)
+        things = asyncio.run(_all(done))
+        paths = sorted([*paths_of(done.journal.records), "stages/end"])
+        return Calm({"things": things}, tuple(paths), tuple(asked))
 
     def wrong(self, run: str, end: Any, undisturbed: Calm) -> Iterator[str]:
         """Give what is not as it should be at the end of a run."""

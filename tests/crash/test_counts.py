@@ -118,9 +118,40 @@ def test_bars_are_as_long_as_there_are_kills() -> None:
 
 
 def test_the_command_tells_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
-    """Its help names both campaigns, and a line that can be copied."""
+    """Its help names the campaigns, and lines that can be copied."""
     with pytest.raises(SystemExit, match="0"):
         main(["--help"])
     said = capsys.readouterr().out
     assert "python -m tests.crash calls --kills 200" in said
+    assert "python -m tests.crash recipe --kills 200 --form graph --saver sqlite" in said
     assert "nested, parallel and looping" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["recipe", "--form", "fused"], "--form of recipe is one of run, graph, not fused"),
+        (["calls", "--form", "run"], "--form of calls is one of subgraphs, fused, not run"),
+        (["recipe", "--form", "run", "--saver", "sqlite"], "give --saver none, or --form graph"),
+    ],
+)
+def test_the_command_refuses_what_does_not_go_together(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A form of another campaign, or a saver where there is none, is told before any kill."""
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert told in capsys.readouterr().err
+
+
+def test_the_command_prints_a_row_for_each_form(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a recipe: a run, a graph, and a graph with a saver, each with what came of one kill."""
+    status = main(["recipe", "--kills", "1", "--latency", "0.01"])
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line[:2] == "| "]
+    assert [row[:3] for row in rows[1:]] == [
+        ["| run", "none", "1"],
+        ["| graph", "none", "1"],
+        ["| graph", "sqlite", "1"],
+    ]
+    assert [row[5:7] for row in rows[1:]] == [["0", "0"]] * 3
+    assert status == (0 if all(row[-1] == "yes |" for row in rows[1:]) else 1)

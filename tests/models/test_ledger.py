@@ -121,6 +121,14 @@ def test_what_nobody_charges_is_not_measured() -> None:
     assert held.settle(AIMessage("x")) is None
 
 
+def test_where_calls_alone_are_counted_no_tokens_are() -> None:
+    """Under a budget of calls an answer without usage waits for no look at the conversation."""
+    ledger = Ledger(run=Budget(calls=5))
+    held = ledger.reserve(CallKey("r", "", "p/a"), MODEL, Unread(), {})
+    assert held.settle(AIMessage("x")) is None
+    assert ledger.spent() == (1, 0, 0)
+
+
 def test_an_answer_without_usage_is_charged_what_was_held() -> None:
     """Where the model does not say what it used, the bound stands for it."""
     ledger = Ledger(run=Budget(1), prices=PER_TOKEN)

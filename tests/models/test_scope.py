@@ -9,11 +9,11 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
-from langchain_core.outputs import ChatResult
+from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import BaseModel
 
 from mergepoint.core.errors import BudgetExceeded, CallTimeout, StepError
@@ -187,6 +187,33 @@ def test_answers_of_this_run_are_not_written_again() -> None:
         given_by(one, ScriptedModel([])).invoke("A")
     assert len(again.journal.records) == 1
     assert [record.source for record in other.journal.records] == ["replayed"]
+
+
+@pytest.mark.parametrize("on_loop", [False, True])
+def test_an_answer_is_on_record_before_anything_is_made_of_it(*, on_loop: bool) -> None:
+    """Whoever is killed while it is handed on has not paid for nothing."""
+    keeper, seen = Keeper(), list[int]()
+
+    class Watched(AIMessage):
+        def __copy__(self) -> Self:
+            seen.append(len(keeper.told))
+            return super().__copy__()
+
+    def answered() -> ChatResult:
+        return ChatResult(generations=[ChatGeneration(message=Watched(content="So."))])
+
+    class Watching(ScriptedModel):
+        def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
+            return answered()
+
+        async def _agenerate(self, *args: Any, **kwargs: Any) -> ChatResult:
+            return answered()
+
+    scope = Scope(key("a"), keepers=[keeper], kind="step")
+    model = given_by(scope, Watching())
+    answer = asyncio.run(model.ainvoke("Ask.")) if on_loop else model.invoke("Ask.")
+    assert answer.text == "So."
+    assert seen == [1]
 
 
 def test_nobody_who_looks_up_means_no_request() -> None:

@@ -277,6 +277,45 @@ def test_an_unfinished_write_is_cut_and_writing_goes_on(tmp_path: Path) -> None:
     assert [one.path for one in read_journal(path)[1]] == ["a", "c"]
 
 
+def test_nothing_of_an_append_waits_before_its_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is asked for nothing first: other threads would run while it answers."""
+
+    def asked(_: int) -> None:
+        raise AssertionError("the file was asked for its size")
+
+    with FileJournal.create(tmp_path / "x.jsonl", HEADER) as journal:
+        monkeypatch.setattr(os, "fstat", asked)
+        journal.append(record("a"))
+        monkeypatch.undo()
+    assert [one.path for one in read_journal(journal.path)[1]] == ["a"]
+
+
+def test_a_journal_that_was_opened_cuts_off_a_half_record(tmp_path: Path) -> None:
+    """It knows where its own writes begin, also behind a tail that was torn off."""
+    path = tmp_path / "x.jsonl"
+    script = """
+path = Path(sys.argv[1])
+with FileJournal.create(path, HEADER) as journal:
+    journal.append(record(0))
+path.write_bytes(path.read_bytes() + b"torn")
+journal = FileJournal.open(path)
+_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, hard))
+refused = 0
+try:
+    journal.append(record(1))
+except JournalError:
+    refused = 1
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+journal.append(record(2))
+journal.close()
+print(json.dumps([refused, [one.prompt for one in read_journal(path)[1]]]))
+"""
+    assert said(script, path) == [1, ["0", "2"]]
+
+
 @pytest.mark.parametrize("later", ["", "no line of ours\n"])
 def test_a_newer_format_is_refused(later: str, tmp_path: Path) -> None:
     """The error says which one it is and what to do, also where its lines look different."""

@@ -276,8 +276,12 @@ class Held:
         return Amount(1, tokens_of(usage), pico), True
 
     def _unmeasured(self) -> Amount:
-        """Give what an answer without usage is charged: the most that it may have used."""
-        return self._held if self._held.tokens else self._most().amount
+        """Give what an answer without usage is charged: the most that it may have used.
+
+        Nobody works out its tokens where they make no price and no budget counts them.
+        """
+        counted = self._price is not None or any(one.counts_tokens for one in self._chain)
+        return self._most().amount if counted and not self._held.tokens else self._held
 
 
 def tokens_of(usage: Mapping[str, Any]) -> int:

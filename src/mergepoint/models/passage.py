@@ -180,11 +180,18 @@ class Attempt:
         result = await ask()
         if not self.landing.given_up:
             self.answered(result)
-            self._write(None)
         return result
 
     def answered(self, result: ChatResult) -> None:
-        """Take in the model's answer. Raises StepError for one that cannot be used."""
+        """Take in the model's answer: write it down, and then put it as it is handed on.
+
+        Raises StepError for one that cannot be used, and what writing raises.
+        """
+        message = self._accepted(result)
+        self._write(None)
+        result.generations[0].message = self._passage.handed(message)
+
+    def _accepted(self, result: ChatResult) -> AIMessage:
         generations = getattr(result, "generations", None)
         message = generations[0].message if generations else None
         if not isinstance(message, AIMessage):
@@ -192,7 +199,7 @@ class Attempt:
         self._message = message
         call = self._passage.call
         self._response = call.response = call.accept(message)
-        result.generations[0].message = self._passage.handed(message)
+        return message
 
     def ready(self, chunk: ChatGenerationChunk) -> list[ChatGenerationChunk]:
         """Give the chunks of a stream that may be given on: none until one says something."""
@@ -207,7 +214,7 @@ class Attempt:
         """
         if not chunks:
             raise StepError("the model's stream ended without an answer")
-        self.answered(generate_from_stream(iter(chunks)))
+        self._accepted(generate_from_stream(iter(chunks)))
         return [] if self.landing.cancelled else self._let_go()
 
     def _let_go(self) -> list[ChatGenerationChunk]:

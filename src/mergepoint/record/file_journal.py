@@ -48,6 +48,8 @@ class FileJournal:
         records: Iterable[CallRecord],
         sync: Sync,
         redact: Redact | None,
+        *,
+        end: int = 0,
     ) -> None:
         self.path = path
         self.header = header
@@ -56,7 +58,8 @@ class FileJournal:
         self._sync = sync
         self._redact = redact
         self._owner = os.getpid()
-        self._unfinished: int | None = None  # where a write began that has not ended well
+        self._end = end  # where the next line begins; asking the file would let others run first
+        self._torn = False  # a write began there and has not ended well
         self._lock = threading.Lock()
         self._roots = Roots()
 
@@ -110,7 +113,7 @@ class FileJournal:
             except BaseException:
                 file.close()
                 raise
-        return cls(path, file, header, records, sync, redact)
+        return cls(path, file, header, records, sync, redact, end=lines.good)
 
     @property
     def records(self) -> tuple[CallRecord, ...]:
@@ -165,7 +168,7 @@ class FileJournal:
         file = self._file.fileno()
         try:
             self._mend()
-            self._unfinished = os.fstat(file).st_size
+            self._torn = True
             written = os.write(file, line)
             if written < len(line):
                 raise OSError(errno.ENOSPC, f"only {written} of {len(line)} bytes went in")
@@ -178,13 +181,14 @@ class FileJournal:
                 f"cannot write to {self.path}: {error.strerror}; what it held before is kept, the "
                 "new line is not. Make room or mend the disk, then resume the run"
             ) from error
-        self._unfinished = None
+        self._end += written
+        self._torn = False
 
     def _mend(self) -> None:
         """Cut off what a write left behind that did not end well."""
-        if self._unfinished is not None:
-            os.ftruncate(self._file.fileno(), self._unfinished)
-            self._unfinished = None
+        if self._torn:
+            os.ftruncate(self._file.fileno(), self._end)
+            self._torn = False
 
 
 def begun(path: Path) -> bool:
