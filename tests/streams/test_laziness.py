@@ -48,6 +48,26 @@ def test_two_wanted_of_ten(concurrency: int, most: int, seed: int) -> None:
     assert 2 <= len(asked.calls) <= most
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("widths", [(1, 4), (4, 1), (1, 1, 4), (1, 4, 4), (4, 1, 16)])
+def test_samples_that_are_not_wanted_end_while_they_wait(
+    widths: tuple[int, ...], seed: int
+) -> None:
+    """A wide generate pulls from narrow stages; who stops at its first result ends all of it."""
+    stages = [Stage("generate", params={"n": 3}, concurrency=width) for width in widths]
+    run = RecipeRun.of(
+        Recipe("r", tuple(stages)), list("abcd"), Wanted(runs=None, model=model(1.0))
+    )
+
+    async def main() -> None:
+        stream = run.stream()
+        await anext(stream)
+        await stream.aclose()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    SimulatedLoop(seed=seed).run(main)
+
+
 @pytest.mark.parametrize("concurrency", [1, 4, 16])
 def test_the_first_thing_comes_as_soon_as_it_can(concurrency: int) -> None:
     """Four stages of 20 ms give it after 80 ms, however many items wait behind it."""
