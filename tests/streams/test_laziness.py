@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from langchain_core.messages import BaseMessage
 
+from mergepoint.streams.library import LIBRARY
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_run import RecipeRun, Wanted
 from mergepoint.testing.scripted import Answer, ScriptedModel
@@ -48,6 +51,26 @@ def test_two_wanted_of_ten(concurrency: int, most: int, seed: int) -> None:
     assert 2 <= len(asked.calls) <= most
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("widths", [(1, 4), (4, 1), (1, 1, 4), (1, 4, 4), (4, 1, 16)])
+def test_samples_that_are_not_wanted_end_while_they_wait(
+    widths: tuple[int, ...], seed: int
+) -> None:
+    """A wide generate pulls from narrow stages; who stops at its first result ends all of it."""
+    stages = [Stage("generate", params={"n": 3}, concurrency=width) for width in widths]
+    run = RecipeRun.of(
+        Recipe("r", tuple(stages)), list("abcd"), Wanted(runs=None, model=model(1.0))
+    )
+
+    async def main() -> None:
+        stream = run.stream()
+        await anext(stream)
+        await stream.aclose()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    SimulatedLoop(seed=seed).run(main)
+
+
 @pytest.mark.parametrize("concurrency", [1, 4, 16])
 def test_the_first_thing_comes_as_soon_as_it_can(concurrency: int) -> None:
     """Four stages of 20 ms give it after 80 ms, however many items wait behind it."""
@@ -63,6 +86,47 @@ def test_the_first_thing_comes_as_soon_as_it_can(concurrency: int) -> None:
         return seconds
 
     assert SimulatedLoop().run(main) == pytest.approx(0.08)
+
+
+def thinking(messages: tuple[BaseMessage, ...]) -> Answer:
+    """Break each task into three parts, score all alike, and take a second for everything."""
+    said = messages[-1].text
+    made: Any = "so"
+    if said.startswith("Break the"):
+        made = {"parts": ["one", "two", "three"]}
+    elif "Score" in said:
+        made = {"score": 50, "feedback": ""}
+    return Answer(made, delay=1.0)
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "begun", "soonest", "whole"),
+    [(1, 29, 29, 264), (4, 63, 8, 40), (16, 126, 6, 17)],
+)
+def test_what_is_begun_ahead_is_what_the_page_says(
+    concurrency: int, begun: int, soonest: int, whole: int
+) -> None:
+    """Wider stages are sooner and begin more for the first of twelve; all twelve cost the same."""
+    thoughts = replace(LIBRARY.find("graph_of_thoughts"), concurrency=concurrency)
+
+    def counted(wanted: int) -> tuple[int, float]:
+        asked = ScriptedModel(default=thinking)
+        items = [f"task {number}" for number in range(12)]
+        run = RecipeRun.of(thoughts, items, Wanted(runs=None, model=asked))
+
+        async def main() -> float:
+            stream = run.stream()
+            for _ in range(wanted):
+                await anext(stream)
+            seconds = asyncio.get_running_loop().time()
+            await stream.aclose()
+            return seconds
+
+        seconds = SimulatedLoop().run(main)
+        return len(asked.calls), round(seconds, 6)
+
+    assert counted(1) == (begun, soonest)
+    assert counted(12) == (12 * 22, whole)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -71,8 +71,8 @@ async def generate(
         made = thing.plus(kind="answer", status="candidate").redrafted(found.answer.text)
         return made if params.answer is None else _short(made, params.answer)
 
-    async with aclosing(_wanted(items, params, ctx)) as wanted:
-        async for made in ctx.map(wanted, one):
+    async with aclosing(ctx.map(_wanted(items, params, ctx), one)) as results:  # it reads ahead
+        async for made in results:
             yield made
 
 
