@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mergepoint.agent.sandbox.output import Output
@@ -16,6 +16,7 @@ pieces = st.lists(
 
 
 @given(pieces, st.integers(1, 60))
+@example([b"\r", b"", b"\n"], 2)
 def test_output_is_bounded_and_can_be_seen(given_pieces: list[bytes], most: int) -> None:
     """However it comes, the text is that of its first bytes, and has nothing that hides."""
     output, whole = Output(most), b"".join(given_pieces)

@@ -54,7 +54,8 @@ def test_ten_requests_are_answered_in_the_terminal(
             assert [one.attempt for one in runs] == list(range(1, len(runs) + 1))
         programs = [one for one in steps if one.type == "codegen" and not one.decision]
         assert len(programs) == len([one for one in steps if one.path.endswith("/approval/code")])
-    assert "KeyError: 'state'" in memory.get_working_steps(turn=3, type="execute")[0].content
+    told = memory.get_working_steps(turn=3, type="execute")[0].content
+    assert told.rstrip().replace("'", "").endswith("KeyError: state")  # some runners quote it
     [cancelled] = memory.get_working_steps(turn=4, type="response")
     assert cancelled.cancelled
     assert [one.decision for one in memory.get_working_steps(turn=6, type="plan")] == [

@@ -85,8 +85,8 @@ MUTANTS = (
     Seen(
         "earlier captures are lost",
         "mergepoint.core.state",
-        "MappingProxyType({**self.outputs, **made.outputs})",
-        "made.outputs",
+        "both = _copy(self.outputs)",
+        "both: dict[str, Any] = {}",
         "captures",
         FOLD,
     ),

@@ -32,9 +32,10 @@ class Output:
         data = data[: self._left]
         self._left -= len(data)
         text = self._decoder.decode(data, last)
-        if self._carriage and text.startswith("\n"):
-            text = text[1:]
-        self._carriage = text.endswith("\r")
+        joins = self._carriage and text.startswith("\n")
+        if text:  # of half a character there is none yet
+            self._carriage = text.endswith("\r")
+        text = text[1:] if joins else text
         lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
         added = "\n".join(shown(line, keep="\t") for line in lines)
         self._kept.append(added)
