@@ -16,7 +16,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from mergepoint import Budget, BudgetExceeded, CallRecord, Ledger, Price, TreeError
 from mergepoint.models.bound import CallShape, prompt_at_most
-from mergepoint.models.ledger import Held
+from mergepoint.models.held import Held
 from mergepoint.models.prices import PICO, Prices
 from mergepoint.record.record import CallKey
 

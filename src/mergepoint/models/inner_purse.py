@@ -8,7 +8,8 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage
 
-from mergepoint.models.ledger import Held, Ledger
+from mergepoint.models.held import Held
+from mergepoint.models.ledger import Ledger
 from mergepoint.models.prices import Prices
 from mergepoint.models.purse import Purse, Reservation
 from mergepoint.record.record import CallKey

@@ -17,11 +17,11 @@ from langchain_core.messages import AIMessage, BaseMessage
 
 from mergepoint.core.errors import Fault, TreeError
 from mergepoint.core.path import ancestors
-from mergepoint.models.account import NOTHING, Account, Amount, Need
+from mergepoint.models.account import Account, Amount, Need
 from mergepoint.models.before import Before, below, by_path, take_over
 from mergepoint.models.bound import OUTPUT_ESTIMATE, CallShape, output_at_most, prompt_at_most
+from mergepoint.models.held import Held, tokens_of
 from mergepoint.models.prices import PICO, Price, Prices
-from mergepoint.models.refused import was_refused
 from mergepoint.models.stopwatch import Stopwatch
 from mergepoint.record.record import CallKey, CallRecord
 from mergepoint.tree.budget import Budget
@@ -74,7 +74,7 @@ class Ledger:
             return self._need(key.path, price, messages, params)
 
         if not chain:
-            return Held(self, chain, price, None, most)
+            return Held(self.settled, chain, price, None, most)
         if price is None and (fault := _unpriced(chain, key.path, model)):
             raise TreeError([fault])
         counted = any(account.counts_tokens for account in chain)
@@ -87,7 +87,7 @@ class Ledger:
             for account in chain:
                 account.held = account.held.plus(need.amount)
                 account.started = now if account.started is None else account.started
-        return Held(self, chain, price, need.amount, most)
+        return Held(self.settled, chain, price, need.amount, most)
 
     def charge(self, key: CallKey, model: str, message: AIMessage | None) -> float | None:
         """Charge a call that was made without asking; give its cost in USD, None where unknown.
@@ -218,76 +218,6 @@ class Ledger:
             budget = self._budget_at(path)
             self._accounts[path] = None if budget is None else Account(path, budget)
         return self._accounts[path]
-
-
-class Held:
-    """What is held back for one attempt. A Reservation."""
-
-    __slots__ = ("_chain", "_cost", "_held", "_ledger", "_most", "_open", "_price")
-
-    def __init__(
-        self,
-        ledger: Ledger,
-        chain: tuple[Account, ...],
-        price: Price | None,
-        held: Amount | None,
-        most: Callable[[], Need],
-    ) -> None:
-        self._ledger = ledger
-        self._chain = chain
-        self._price = price
-        self._held = NOTHING if held is None else held
-        self._most = most
-        self._open = True
-        self._cost: float | None = None
-
-    def settle(self, message: AIMessage | None, error: BaseException | None = None) -> float | None:
-        """Charge what the attempt used, and give its cost in USD, None where it is not known.
-
-        An answer without usage is charged what was held. So is a failed attempt, whose cost is
-        not known, unless the provider refused it. A second time charges nothing.
-        """
-        if self._open:
-            self._open = False
-            if not self._chain and self._price is None:
-                return None  # nobody charges: an answer that is in waits to be on record
-            used, known = self._used(message, error)
-            self._ledger.settled(self._chain, self._held, used)
-            if known and self._price is not None:
-                self._cost = used.pico / PICO
-        return self._cost
-
-    def release(self) -> None:
-        """Give back what was held for an attempt that nobody began; it charges nothing."""
-        if self._open:
-            self._open = False
-            self._ledger.settled(self._chain, self._held, Amount())
-
-    def _used(self, message: AIMessage | None, error: BaseException | None) -> tuple[Amount, bool]:
-        """Give what was used, and whether that is what the attempt cost."""
-        if message is None:
-            refused = was_refused(error)
-            unknown = self._held if self._chain and not refused else Amount(calls=1)
-            return unknown, refused
-        usage: Any = message.usage_metadata
-        if not usage:
-            return self._unmeasured(), True
-        pico = 0 if self._price is None else self._price.cost(usage)
-        return Amount(1, tokens_of(usage), pico), True
-
-    def _unmeasured(self) -> Amount:
-        """Give what an answer without usage is charged: the most that it may have used.
-
-        Nobody works out its tokens where they make no price and no budget counts them.
-        """
-        counted = self._price is not None or any(one.counts_tokens for one in self._chain)
-        return self._most().amount if counted and not self._held.tokens else self._held
-
-
-def tokens_of(usage: Mapping[str, Any]) -> int:
-    """Give all tokens of a call, from LangChain's usage metadata."""
-    parts = int(usage.get("input_tokens") or 0) + int(usage.get("output_tokens") or 0)
-    return max(int(usage.get("total_tokens") or 0), parts)
 
 
 def unpriced(path: str, model: str, budget: str) -> Fault:
