@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
+from langgraph.graph import START
 
 from mergepoint.core.path import Place, join
 from mergepoint.run.channels import (
@@ -27,6 +29,7 @@ from mergepoint.run.facts import (
 from mergepoint.run.recorder import recorders_of
 from mergepoint.run.rooted import Rooted
 from mergepoint.run.siblings import SIBLINGS, Siblings
+from mergepoint.run.states import BlockBase
 from mergepoint.tree.block import Block, Input
 from mergepoint.tree.fold import (
     Messages,
@@ -69,13 +72,14 @@ class Enter(Child, Showing):
         self.place = place
         self.around = around
         self._parallel = isinstance(node, Block) and node.parallel
+        self._begun, self._first = begun_at_once(graph)
 
     def kept(self, state: Channels, config: RunnableConfig) -> Messages:
         """Give what the block keeps."""
         state = self._entered(state)
         with located(self.node, self._path(state)), self._siblings(config):
             written = None
-            for values in self.graph.stream(*self._start(state, config), stream_mode=VALUES):
+            for values in self._begun.stream(*self._start(state, config), stream_mode=VALUES):
                 written = values
             return kept_in(written)
 
@@ -84,7 +88,9 @@ class Enter(Child, Showing):
         state = self._entered(state)
         with located(self.node, self._path(state)), self._siblings(config):
             written = None
-            async for values in self.graph.astream(*self._start(state, config), stream_mode=VALUES):
+            async for values in self._begun.astream(
+                *self._start(state, config), stream_mode=VALUES
+            ):
                 written = values
             return kept_in(written)
 
@@ -108,7 +114,7 @@ class Enter(Child, Showing):
         left = self._left(state)
         config = self._roomy(config)
         if FAILED_AT not in left:
-            return base_for(state), config
+            return {**base_for(state), **self._first}, config
         options = {**config.get("configurable", {}), "checkpoint_ns": left[FAILED_AT]}
         return None, {**config, "configurable": options}
 
@@ -135,6 +141,22 @@ class Enter(Child, Showing):
         if config.get("recursion_limit", needed) >= needed:
             return config
         return {**config, "recursion_limit": needed}
+
+
+def begun_at_once(graph: Any) -> tuple[Any, Channels]:
+    """Give a graph that needs no superstep to begin, and what its input holds beside the base.
+
+    LangGraph writes an input by a node of its own, which is a step more for each container. Here
+    the input goes straight into the channels, and with it what starts the first node. Children
+    side by side are started by a condition, which needs that step.
+    """
+    first = [end for start, end in graph.builder.edges if start == START]
+    starts = [name for name in map("branch:to:{}".format, first) if name in graph.channels]
+    if len(starts) != 1:
+        return graph, {}
+    at_once = copy(graph)
+    at_once.input_channels = [*BlockBase.__annotations__, *starts]
+    return at_once, dict.fromkeys(starts)
 
 
 class EnterIteration(Enter):
