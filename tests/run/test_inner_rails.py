@@ -401,8 +401,9 @@ def test_a_model_inside_may_take_what_is_left_of_the_time(
     with pytest.raises(CallTimeout):
         engine(tree, Hanging(), recorder=recorder)
     kinds = [(one.kind, one.answered) for one in recorder.journal.records]
-    # On a busy machine the time may be over before the model is asked.
-    assert kinds == [("inner", False)] * len(asked) + [("call", False)]
+    # On a busy machine the time may be over before the model is asked, or before its call begins.
+    assert kinds in ([("call", False)], [("inner", False), ("call", False)])
+    assert len(kinds) > len(asked)
 
 
 def test_a_late_function_asks_no_model_any_more(over: threading.Event) -> None:
