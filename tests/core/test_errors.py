@@ -66,7 +66,7 @@ def test_tree_error_lists_all_faults_in_order() -> None:
     """Several faults are all in the text, one a line, in the order they were given."""
     error = TreeError(Fault(path, "wrong") for path in ("a", "a/c", "a/b"))
     assert str(error).splitlines() == [
-        "the tree has 3 faults:",
+        "the tree has 3 problems:",
         "  a: wrong",
         "  a/c: wrong",
         "  a/b: wrong",

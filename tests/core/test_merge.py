@@ -10,16 +10,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mergepoint.core.errors import MergeError
-from mergepoint.core.merge import (
+from mergepoint.core.state import (
     MERGE_MODES,
     NO_RESPONSE,
     MergeMode,
+    State,
     keep,
     last_response,
     merge,
     mode_problem,
 )
-from mergepoint.core.state import State
 
 # How long an example takes says nothing about the law that it is an example of.
 UNHURRIED = settings(
@@ -57,13 +57,13 @@ def test_modes_are_these_three() -> None:
 @pytest.mark.parametrize("mode", MERGE_MODES)
 def test_allowed_modes_have_no_problem(mode: str) -> None:
     """Each allowed mode passes."""
-    assert mode_problem(mode) is None
+    assert mode_problem(mode, "step") is None
 
 
 @pytest.mark.parametrize("mode", ["all", "", "NONE", None, True, ["none"]])
 def test_other_modes_are_refused_with_the_allowed_ones(mode: object) -> None:
     """What is no mode is shown beside those that are allowed."""
-    problem = mode_problem(mode)
+    problem = mode_problem(mode, "step")
     assert problem is not None
     assert repr(mode) in problem
     assert "'all_messages', 'last_response', 'none'" in problem

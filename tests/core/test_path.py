@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mergepoint.core.path import ancestors, effective_name, join, name_problem, nearest, select
+from mergepoint.core.paths import ancestors, effective_name, join, name_problem, nearest, select
 
 PATHS = [
     "run",
@@ -29,7 +29,7 @@ def test_ordinary_names_are_allowed(name: str) -> None:
 @pytest.mark.parametrize("name", ["", " ", "\t\n", "\u2003"])
 def test_blank_names_are_refused(name: str) -> None:
     """A blank name is refused, and the way to get one by position is told."""
-    assert name_problem(name) == "a name must not be blank; leave it out to get one by position"
+    assert name_problem(name) == "a name must not be blank; omit it to get one by position"
 
 
 @pytest.mark.parametrize("character", ["/", "|", ":"])
@@ -69,7 +69,7 @@ def test_leading_double_underscore_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", [1, None, b"a", ["a"]])
 def test_names_are_text(name: object) -> None:
     """Anything but text is refused by its type."""
-    assert name_problem(name) == f"a name is text, not {type(name).__name__}"
+    assert name_problem(name) == f"a name must be text, not {type(name).__name__}"
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_select_unique_suffix() -> None:
 
 def test_select_suffix_of_whole_names_only() -> None:
     """Half a name is no suffix."""
-    with pytest.raises(LookupError, match="no path fits 'rite'"):
+    with pytest.raises(LookupError, match="no path matches 'rite'"):
         select("rite", PATHS)
 
 
@@ -128,7 +128,7 @@ def test_select_ambiguous_suffix() -> None:
     """A suffix of several paths is refused with all of them and the way to mean them all."""
     with pytest.raises(LookupError) as caught:
         select("write", PATHS)
-    assert "fits 2 paths: run/draft/write, run/final/write" in str(caught.value)
+    assert "matches 2 paths: run/draft/write, run/final/write" in str(caught.value)
     assert "'**/write'" in str(caught.value)
 
 
@@ -170,7 +170,7 @@ def test_select_nothing_found(selector: str) -> None:
     """What fits nothing is an error that lists what there is."""
     with pytest.raises(LookupError) as caught:
         select(selector, PATHS)
-    assert f"no path fits {selector!r}" in str(caught.value)
+    assert f"no path matches {selector!r}" in str(caught.value)
     for path in PATHS:
         assert f"\n  {path}" in str(caught.value)
 

@@ -1,1 +1,1 @@
-"""The law: state, merge, path, errors. Standard library only."""
+"""State, merge, paths, errors, and strict YAML. Imports only the standard library and PyYAML."""

@@ -1,11 +1,18 @@
-"""Errors: every one says where, what, and the way out."""
+"""All errors that users meet, each with the problem, its place, and how to fix it."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from mergepoint.core.tracebacks import own_place
+
+_LONGEST_CHAIN: Final = 20
 
 
 class MergepointError(Exception):
@@ -19,7 +26,7 @@ class MergepointError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong with a tree: `path` where, `problem` what and the way out."""
+    """One problem of a tree: the `path` where it is, and the `problem` with its fix."""
 
     path: str
     problem: str
@@ -29,7 +36,7 @@ class Fault:
 
 
 class TreeError(MergepointError, ValueError):
-    """A tree that cannot be run. `faults` holds all of them in tree order."""
+    """A tree that cannot be run. `faults` contains all problems in tree order."""
 
     faults: tuple[Fault, ...]
 
@@ -41,7 +48,7 @@ class TreeError(MergepointError, ValueError):
             text = str(first)
         else:
             lines = "".join(f"\n  {fault}" for fault in self.faults)
-            text = f"the tree has {len(self.faults)} faults:{lines}"
+            text = f"the tree has {len(self.faults)} problems:{lines}"
         super().__init__(text)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -49,20 +56,52 @@ class TreeError(MergepointError, ValueError):
 
     @classmethod
     def of(cls, problem: str, *, path: str = "") -> TreeError:
-        """Give the error for a single fault."""
+        """Return the error for a single fault."""
         return cls([Fault(path, problem)])
 
 
+class PromptTypeError(TreeError, TypeError):
+    """A tree with a prompt that is neither text, a Template nor a function."""
+
+
 class MergeError(MergepointError, ValueError):
-    """A merge that has nothing to let out."""
+    """A merge without a message to merge: `last_response` found no assistant message."""
 
 
 class StepError(MergepointError, ValueError):
     """A prompt, a model's answer or a run's input that cannot be used."""
 
 
+class PromptResultError(StepError, TypeError):
+    """A prompt function that returned neither text nor a list of content blocks."""
+
+
+class AnswerError(StepError):
+    """A model's answer that cannot be used. The recorded failed attempt has its full text.
+
+    `position` locates the problem in the answer: `line` and `column` (counted from 1) in an answer
+    that does not parse, or `field` (a dotted path) in one that does not match the schema. It is
+    empty if neither is known.
+    """
+
+    def __init__(self, problem: str, *, position: Mapping[str, Any] | None = None) -> None:
+        super().__init__(problem)
+        self.position = dict(position or {})
+
+
+class TruncatedAnswer(AnswerError):
+    """An answer that a token limit or the provider's content filter cut off.
+
+    A retry does not repeat the call, because the next answer would be cut off as well.
+    """
+
+
+class BrokenAnswer(AnswerError):
+    """An answer that arrived incomplete or is not a valid answer. Another attempt may succeed."""
+
+
 class MissingKey(StepError, KeyError):
-    """A key that was asked for and is not there, or holds nothing. `key` names it."""
+    """A key that is missing or empty. `key` names it."""
 
     def __init__(self, key: str, problem: str) -> None:
         super().__init__(problem)
@@ -80,10 +119,11 @@ class RailError(MergepointError, RuntimeError):
 
 
 class BudgetExceeded(RailError):
-    """A budget that does not suffice for the next call; `path` is the node that it belongs to.
+    """A budget that is too small for the next call; `path` is the node that the budget belongs to.
 
-    `spent`, `held` (for calls in flight) and `limit` are in the unit of the budget's `kind`: usd,
-    tokens, calls or seconds. With `keep` the node goes on without its remaining children.
+    `spent`, `held` (reserved for calls in progress) and `limit` are in the unit of the budget's
+    `kind`: usd, tokens, calls or seconds. `wanted` is the most that the call may use. With `keep`
+    the node continues without its remaining children.
     """
 
     def __init__(
@@ -95,6 +135,7 @@ class BudgetExceeded(RailError):
         limit: float,
         problem: str,
         held: float = 0,
+        wanted: float = 0,
         keep: bool = False,
     ) -> None:
         super().__init__(problem)
@@ -102,11 +143,12 @@ class BudgetExceeded(RailError):
         self.kind = kind
         self.spent = spent
         self.held = held
+        self.wanted = wanted
         self.limit = limit
         self.keep = keep
 
     def __reduce__(self) -> tuple[Any, ...]:
-        names = ("kind", "spent", "held", "limit", "keep")
+        names = ("kind", "spent", "held", "wanted", "limit", "keep")
         facts = {name: getattr(self, name) for name in names}
         return _budget_exceeded, (self.path, facts, str(self)), self.__dict__
 
@@ -116,18 +158,18 @@ def _budget_exceeded(path: str, facts: dict[str, Any], problem: str) -> BudgetEx
 
 
 class GateOpen(MergepointError):
-    """Gates that wait for a decision, which nobody in this run could give.
+    """Gates that wait for a decision that is not available in this run.
 
-    `questions` holds what each asks (see `mergepoint.Question`), in tree order. Give the answers
-    with the resumed run.
+    `questions` contains the question of each gate (see `mergepoint.Question`), in tree order. Pass
+    the answers when you resume the run.
     """
 
     def __init__(self, questions: Iterable[Any]) -> None:
         self.questions = tuple(questions)
         paths = ", ".join(str(question.path) for question in self.questions)
         super().__init__(
-            f"waiting for a decision at {paths}: give the run an answerer, or its answers by path "
-            "when it is resumed"
+            f"waiting for a decision at {paths}: pass an answerer to the run, or "
+            "pass the answers by path when you resume it"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -135,11 +177,11 @@ class GateOpen(MergepointError):
 
 
 class CallTimeout(MergepointError, TimeoutError):
-    """A model or a function that gave nothing within the seconds that its node's policy allows."""
+    """A model or a function that returned nothing within the timeout of its node's policy."""
 
 
 class ReplayMiss(MergepointError, LookupError):
-    """A strict replay asked for a call that is not on record."""
+    """A call in a strict replay whose answer is not recorded."""
 
 
 class SessionError(MergepointError):
@@ -147,11 +189,11 @@ class SessionError(MergepointError):
 
 
 class SandboxMissing(MergepointError, RuntimeError):
-    """Code of a model that cannot be run here, since nothing would confine it."""
+    """Model-generated code that cannot be run, because no sandbox is available to confine it."""
 
 
 class SkillError(MergepointError, ValueError):
-    """Skills that cannot be used. `faults` holds all of them; `path` is the file and its line."""
+    """Skills that cannot be used. `faults` contains all problems; `path` is a file and line."""
 
     faults: tuple[Fault, ...]
 
@@ -159,7 +201,9 @@ class SkillError(MergepointError, ValueError):
         self.faults = tuple(faults)
         lines = "".join(f"\n  {fault}" for fault in self.faults)
         many = len(self.faults) > 1
-        super().__init__(f"skills have {len(self.faults)} faults:{lines}" if many else lines[3:])
+        super().__init__(
+            f"the skills have {len(self.faults)} problems:{lines}" if many else lines[3:]
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.faults,), self.__dict__
@@ -169,20 +213,69 @@ class RecipeError(MergepointError, ValueError):
     """A recipe that cannot be run."""
 
 
+def describe_error(error: BaseException) -> str:
+    """Return an error's message, with the address of a server that could not be reached.
+
+    Clients of providers report only "Connection error." and keep the request in an attribute.
+    """
+    text = str(error)
+    kinds = {type(one).__name__ for one in _chain(error)}
+    failed = any("Connect" in kind or "Timeout" in kind for kind in kinds)
+    address = next(filter(None, map(_address, _chain(error))), "") if failed else ""
+    if not address or address in text:
+        return text
+    return f"{text} (no answer from {address}: is the server running, and is the address right?)"
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    found: list[BaseException] = []
+    one: BaseException | None = error
+    # Exceptions can form a cycle (`raise a from b` where b already has a as its context).
+    while one is not None and one not in found and len(found) < _LONGEST_CHAIN:
+        found.append(one)
+        one = one.__cause__ or one.__context__
+    return found
+
+
+def _address(error: BaseException) -> str:
+    """Return scheme, host and path of the request that an HTTP client's error keeps, or nothing."""
+    try:
+        parts = urlsplit(str(error.request.url))  # type: ignore[attr-defined]
+        host = f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
+    except (AttributeError, RuntimeError, ValueError):  # httpx raises where there is none
+        return ""
+    return f"{parts.scheme}://{host}{parts.path}" if parts.hostname else ""
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra, from the source checkout if this runs in one."""
+    root = Path(__file__).parents[3]
+    if (root / "pyproject.toml").is_file() and (root / "src" / "mergepoint").is_dir():
+        return f"pip install -e {shlex.quote(f'{root}[{extra}]')}"
+    return f"pip install 'mergepoint[{extra}]'"
+
+
 def locate(
     error: BaseException, path: str, *, kind: str, name: str, innermost: bool = False
 ) -> None:
-    """Write on an error which node it came from; the innermost node wins.
+    """Write on an error which node it came from, and where the user's code raised it.
 
-    With `innermost` the node is known to be that: what an earlier run wrote on the same error
-    object gives way.
+    The type of the error stays the same, so callers can catch what the provider raises. An error
+    whose instances take no attributes only gets the note.
 
-    The type of the error stays as it is, so callers can go on catching what the provider
-    raises. Errors whose instances take no attributes get the note alone.
+    Args:
+        error: The error, which is changed in place.
+        path: The path of the node.
+        kind: The kind of the node, such as "step".
+        name: The name of the node.
+        innermost: Whether the node is known to be the innermost one. It then replaces a node that
+            an
+        earlier run wrote on the same error object. Otherwise a node that is noted already stays.
     """
     if getattr(error, "pipeline_path", None) and not innermost:
         return
-    note = f"at {path} ({kind})"
+    place = own_place(error)
+    note = f"at {path} ({kind})" + (f", {place}" if place else "")
     with contextlib.suppress(AttributeError):  # an error may refuse attributes, and even notes
         error.pipeline_path = path  # type: ignore[attr-defined]
         error.pipeline_node_type = kind  # type: ignore[attr-defined]
@@ -190,3 +283,28 @@ def locate(
     with contextlib.suppress(AttributeError):
         if note not in getattr(error, "__notes__", ()):
             error.add_note(note)
+
+
+class BlockError(MergepointError, ValueError):
+    """A block that broke its contract, or an item that it cannot process.
+
+    `stage_id`, `block` and `item` (the id of a Thing) locate it. A block may omit them; the stage
+    fills in the missing ones.
+    """
+
+    def __init__(
+        self, problem: str, *, stage_id: str = "", block: str = "", item: str = ""
+    ) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.stage_id = stage_id
+        self.block = block
+        self.item = item
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.problem,), self.__dict__
+
+    def __str__(self) -> str:
+        item = f", item {self.item}" if self.item else ""
+        where = f"{self.stage_id} ({self.block}){item}" if self.stage_id else item[2:]
+        return f"{where}: {self.problem}" if where else self.problem

@@ -1,42 +1,43 @@
-"""State: a sequence that only grows and a map, with `+`."""
+"""The state of a conversation, and the merge: the only place where the state changes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar, get_args
+
+from mergepoint.core.errors import MergeError
+from mergepoint.core.frozen_json import NOTHING
 
 
 class MessageLike(Protocol):
-    """What the law asks of a message: its type, "ai" for an assistant's."""
+    """A message, as far as merging uses it: its type, which is "ai" for an assistant's."""
 
     @property
     def type(self) -> str:
-        """Give the message's type."""
+        """Return the message's type."""
         ...
 
 
 M = TypeVar("M", bound=MessageLike)
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
-
 
 @dataclass(frozen=True)
 class State(Generic[M]):
-    """Messages and outputs. A state and what is added to it have the same type.
+    """Messages and outputs. A state and the addition to it have the same type.
 
     `+` is associative and `State()` is its neutral element, so nothing is ever copied deeply or
-    compared to find out what changed. On the right wins where both hold an output.
+    compared to find the differences. If both sides have an output, the right one wins.
     """
 
     messages: tuple[M, ...] = ()
-    outputs: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    outputs: Mapping[str, Any] = NOTHING
 
     @classmethod
     def of(cls, messages: Iterable[M] = (), outputs: Mapping[str, Any] | None = None) -> State[M]:
-        """Give a state of these messages and outputs, sealed against later writes."""
-        return cls(tuple(messages), MappingProxyType(dict(outputs)) if outputs else _NOTHING)
+        """Return a state of these messages and outputs, sealed against later writes."""
+        return cls(tuple(messages), MappingProxyType(dict(outputs)) if outputs else NOTHING)
 
     def __add__(self, made: State[M]) -> State[M]:
         if not self.outputs:
@@ -55,5 +56,54 @@ class State(Generic[M]):
 
 
 def _copy(outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Give a copy; of a sealed dict it is the dict's own, where `dict()` would ask key by key."""
+    """Return a copy. A mapping proxy copies its dict at once; `dict(proxy)` would go key by key."""
     return outputs.copy() if isinstance(outputs, MappingProxyType) else dict(outputs)
+
+
+# Merge modes in git's words: a node works on a branch, its copy of the base state.
+# `all_messages` is a fast-forward, `last_response` a squash, and `none` drops the branch. Modes
+# govern messages only; outputs that were captured survive every mode.
+
+
+MergeMode = Literal["all_messages", "last_response", "none"]
+MERGE_MODES: tuple[str, ...] = get_args(MergeMode)
+
+NO_RESPONSE = "last_response requested but no assistant output exists"
+
+
+def mode_problem(mode: object, kind: str) -> str | None:
+    """Return what is wrong with the merge mode of a kind of node, or None."""
+    if mode in MERGE_MODES:
+        return None
+    allowed = ", ".join(map(repr, MERGE_MODES))
+    return f"Invalid {kind} merge mode: merge={mode!r}; allowed are {allowed}"
+
+
+def last_response(messages: Sequence[M]) -> M | None:
+    """Return the last assistant message, or None."""
+    for message in reversed(messages):
+        if message.type == "ai":
+            return message
+    return None
+
+
+def keep(mode: MergeMode, made: State[M]) -> State[M]:
+    """Return the part of a node's result that its merge mode passes on to the parent.
+
+    Raises:
+        MergeError: The mode is `last_response`, and there is no assistant message.
+    """
+    if mode == "all_messages":
+        return made
+    if mode == "none":
+        return State((), made.outputs)
+    response = last_response(made.messages)
+    if response is None:
+        raise MergeError(NO_RESPONSE)
+    return State((response,), made.outputs)
+
+
+def merge(parent: State[M], mode: MergeMode, made: State[M]) -> State[M]:
+    """Return the parent after a node's exit: `parent + keep(mode, made)`."""
+    kept = keep(mode, made)
+    return parent + kept if parent.messages or parent.outputs else kept

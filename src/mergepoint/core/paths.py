@@ -1,7 +1,7 @@
-"""Names and paths: the one key of transcript, override, event, error and drawing.
+"""Names and paths: the one key of transcripts, overrides, events, errors and drawings.
 
-A path is the effective names from the root down, joined with `/`. It is always built from the
-tree and handed down; nothing parses it out of an engine.
+A path is the effective names from the root down, joined with `/`. It is always built from the tree
+and passed down; it is never parsed from an engine's data.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import fnmatch
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
 
 SEPARATOR = "/"
 ITERATION = "iteration_"
@@ -18,17 +20,17 @@ _REFUSED = "/|:"
 
 
 def name_problem(name: object) -> str | None:
-    """Say what is wrong with a node's name, or None.
+    """Return what is wrong with a node's name, or None.
 
     Refused: anything but text, blank, `/`, `|`, `:`, control characters, a leading `__`.
     The last three belong to paths and to the engine's own namespaces.
     """
     if not isinstance(name, str):
-        return f"a name is text, not {type(name).__name__}"
+        return f"a name must be text, not {type(name).__name__}"
     if not name.strip():
-        return "a name must not be blank; leave it out to get one by position"
+        return "a name must not be blank; omit it to get one by position"
     if name.startswith("__"):
-        return f"name {name!r} starts with '__', which is kept for the exits of blocks"
+        return f"name {name!r} starts with '__', which is reserved for the exits of blocks"
     for character in name:
         if character in _REFUSED:
             return f"name {name!r} holds {character!r}, which separates paths; use '_' or '-'"
@@ -38,17 +40,17 @@ def name_problem(name: object) -> str | None:
 
 
 def effective_name(name: str | None, kind: str, position: int) -> str:
-    """Give the explicit name, else `step_01`, `block_02` by 1-based position among siblings."""
+    """Return the explicit name, or `step_01`, `block_02` by 1-based position among siblings."""
     return name if name is not None else f"{kind}_{position:02d}"
 
 
 def iteration_name(number: int) -> str:
-    """Give the name of an iteration of a loop, counted from 1: `iteration_01`."""
+    """Return the name of an iteration of a loop, counted from 1: `iteration_01`."""
     return f"{ITERATION}{number:02d}"
 
 
 def of_first_iterations(selector: str) -> str:
-    """Give a path or selector with `iteration_01` for each iteration: as it is in the tree."""
+    """Return a path or selector with `iteration_01` for each iteration, as it is in the tree."""
     names = selector.split(SEPARATOR)
     rounds = [name.startswith(ITERATION) and name[len(ITERATION) :].isdecimal() for name in names]
     first = iteration_name(1)
@@ -57,11 +59,19 @@ def of_first_iterations(selector: str) -> str:
     )
 
 
+def is_file(path: Path) -> bool:
+    """Return whether a regular file exists; False too for a name that no file can have."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # too long, or a null in it
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a node stands in a tree; around which of its names a loop goes.
+    """The place of a node in a tree, with the loops around it.
 
-    `loops` are the positions in the path of the iterations' names.
+    `loops` contains the positions in the path that name iterations.
     """
 
     path: str
@@ -69,20 +79,20 @@ class Place:
 
     @property
     def name(self) -> str:
-        """Give the last name of the path."""
+        """Return the last name of the path."""
         return self.path.rpartition(SEPARATOR)[2]
 
     def child(self, name: str) -> Place:
-        """Give the place of a child."""
+        """Return the place of a child."""
         return Place(join(self.path, name), self.loops)
 
     def iteration(self) -> Place:
-        """Give the place of a loop's body."""
+        """Return the place of a loop's body."""
         position = self.path.count(SEPARATOR) + 1
         return Place(join(self.path, iteration_name(1)), (*self.loops, position))
 
     def at(self, rounds: Sequence[int]) -> str:
-        """Give the path in these rounds of the loops around, the outermost first."""
+        """Return the path for these iteration numbers of the loops around, outermost first."""
         if not self.loops:
             return self.path
         parts = self.path.split(SEPARATOR)
@@ -92,30 +102,31 @@ class Place:
 
 
 def join(parent: str, name: str) -> str:
-    """Give the path of a child."""
+    """Return the path of a child."""
     return f"{parent}{SEPARATOR}{name}" if parent else name
 
 
 def ancestors(path: str) -> list[str]:
-    """Give the paths above this one, the nearest first: `a/b/c` gives `a/b`, `a`."""
-    parts = path.split(SEPARATOR)
-    return [SEPARATOR.join(parts[:end]) for end in range(len(parts) - 1, 0, -1)]
+    """Return the paths above this one, the nearest first: `a/b/c` gives `a/b`, `a`."""
+    parts = path.split(SEPARATOR)[:-1]
+    return list(accumulate(parts, f"{{}}{SEPARATOR}{{}}".format))[::-1]
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Give ` (did you mean ...?)` for a misspelt word, or nothing."""
+    """Return ` (did you mean ...?)` for a misspelled word, or an empty string."""
     close = difflib.get_close_matches(word, list(known), n=3, cutoff=0.6)
     return f" (did you mean {', '.join(repr(name) for name in close)}?)" if close else ""
 
 
 def select(selector: str, paths: Sequence[str]) -> list[str]:
-    """Give the paths that a selector names, in tree order.
+    """Return the paths that a selector matches, in tree order.
 
-    A selector is an exact path, a suffix of whole names that is unique, or a glob: `*` stands
-    for one name or a part of it, `**` for any number of names. Exact wins over suffix, suffix
-    over glob, so a name that holds `*` can still be given whole.
+    A selector is an exact path, a suffix of whole names that is unique, or a glob: `*` matches one
+    name or a part of it, `**` any number of names. Exact wins over suffix and suffix over glob, so
+    a name that contains `*` can still be selected by its whole path.
 
-    Raises LookupError when it names nothing, or when a suffix fits several paths.
+    Raises:
+        LookupError: The selector matches nothing, or is a suffix of several paths.
     """
     if selector in paths:
         return [selector]
@@ -124,8 +135,8 @@ def select(selector: str, paths: Sequence[str]) -> list[str]:
         return ending
     if ending:
         raise LookupError(
-            f"{selector!r} fits {len(ending)} paths: {', '.join(ending)}; "
-            f"give one whole, or '**/{selector}' for all of them"
+            f"{selector!r} matches {len(ending)} paths: {', '.join(ending)}; "
+            f"pass a whole path, or '**/{selector}' for all of them"
         )
     pattern = selector.split(SEPARATOR)
     found = [path for path in paths if _fits(path.split(SEPARATOR), pattern)]
@@ -134,7 +145,7 @@ def select(selector: str, paths: Sequence[str]) -> list[str]:
     shown = "\n  ".join(paths)
     endings = {SEPARATOR.join(path.split(SEPARATOR)[-len(pattern) :]) for path in paths}
     near = nearest(selector, [*paths, *sorted(endings.difference(paths))])
-    raise LookupError(f"no path fits {selector!r}{near}; there are:\n  {shown}")
+    raise LookupError(f"no path matches {selector!r}{near}; the paths are:\n  {shown}")
 
 
 def _fits(names: list[str], pattern: list[str]) -> bool:

@@ -1,0 +1,1 @@
+"""Lazy, bounded, concurrent streams, built on asyncio and the standard library only."""

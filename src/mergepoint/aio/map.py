@@ -1,0 +1,543 @@
+"""A concurrent map over a stream: bounded, in order or not, cancelled as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+)
+from contextlib import aclosing
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field
+from inspect import CORO_CREATED, getcoroutinestate, iscoroutinefunction
+from types import CoroutineType
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar, get_args, overload
+
+from mergepoint.aio.stream import (
+    InputStream,
+    Notifier,
+    Stream,
+    at_least,
+    awaitable,
+    drive_in_context,
+    finish_tasks,
+    note_suppressed_errors,
+    results_in_context,
+    run_in_context,
+)
+
+T = TypeVar("T")
+
+_END: Final = object()
+
+
+class SourceReader:
+    """A task of its own that opens an input, reads it and closes it.
+
+    Generators that keep a cancel scope or a context variable open across a `yield` must be advanced
+    and closed by one task. `told` is called when the work is over.
+    """
+
+    def __init__(
+        self, work: Coroutine[Any, Any, None], intake: InputStream[Any], told: Callable[[], None]
+    ) -> None:
+        self.stopping = False  # an input may swallow its cancellation and give another item
+        self._intake = intake
+        self._task = asyncio.get_running_loop().create_task(work, name="pump")
+        self._task.add_done_callback(lambda _: told())
+
+    @property
+    def over(self) -> bool:
+        """Return whether the work is over."""
+        return self._task.done()
+
+    def result(self) -> None:
+        """Raise the error that the work raised, if any."""
+        self._task.result()
+
+    async def stop(self, *, beside: Collection[asyncio.Task[Any]] = (), outlasts: int = 0) -> None:
+        """End the work, and wait for it and for the tasks in `beside` (see `finish_tasks`).
+
+        Raises the error that the input raises while it is closed. An error from before is dropped.
+        """
+        late = not self._task.done()
+        self.stopping = True
+        if not self._intake.closing:  # a second cancellation would interrupt the closing
+            self._task.cancel()
+        try:
+            await finish_tasks([self._task, *beside], outlasts=outlasts)
+        finally:
+            failed = not self._task.cancelled() and self._task.exception() is not None
+        if late and failed:
+            self._task.result()
+
+
+async def in_own_task(stream: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+    """Yield the items of a generator that a task of its own advances and closes.
+
+    A reader may then stop reading without closing. At its end `asyncio.run` closes all open
+    generators at the same time, so a generator inside another is reported as "already running".
+    Before that, it cancels and awaits tasks, and so the task closes the generators in their order.
+    """
+    requests: asyncio.Queue[asyncio.Future[Any]] = asyncio.Queue()
+    task = asyncio.get_running_loop().create_task(_advanced(stream, requests), name="stream")
+    try:
+        while True:
+            answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            requests.put_nowait(answer)
+            if task.done():  # the loop is closing, and no answer would come
+                return
+            item = await answer
+            if item is _END:
+                return
+            yield item
+    finally:
+        task.cancel()
+        await finish_tasks([task])
+        if not task.cancelled():
+            task.result()
+
+
+async def _advanced(
+    stream: AsyncGenerator[Any, None], requests: asyncio.Queue[asyncio.Future[Any]]
+) -> None:
+    """Answer each request with the next item, the end, or the error."""
+    async with aclosing(stream):
+        while True:
+            answer = await requests.get()
+            try:
+                item = await anext(stream, _END)
+            except BaseException as error:
+                # An answer that is done was cancelled by its reader: nobody would see the error
+                # there.
+                if isinstance(error, asyncio.CancelledError) or answer.done():
+                    answer.cancel()
+                    raise
+                answer.set_exception(error)
+                return
+            if not answer.done():
+                answer.set_result(item)
+            if item is _END:
+                return
+
+
+R = TypeVar("R")
+
+Stop = Literal["cancel", "land"]
+Task: TypeAlias = asyncio.Task[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The settings of a map: width, prefetch, order, way of stopping, errors that come last."""
+
+    width: int
+    prefetch: int
+    ordered: bool
+    stop: Stop
+    last: tuple[type[Exception], ...] = ()
+
+
+@dataclass(slots=True)
+class _Fan:
+    """The results of a fan-out that are not consumed; `ahead` counts all but one."""
+
+    results: deque[Any] = field(default_factory=deque)
+    ahead: int = 0
+
+
+class MapWindow(Generic[T, R]):
+    """The calls of one map, at most `width` of them at a time.
+
+    At most `width + prefetch` items are in the window. An item counts from when it is read until
+    its last result is consumed, so the window begins at the oldest item that is not yet released.
+    Each result of a fan-out beyond the first counts too. The oldest call is always started and
+    waits only for the consumer, so later calls cannot block it: there is no deadlock.
+    """
+
+    _copy: Callable[[], Context]
+    _create: Callable[..., Task]
+    _pump: SourceReader
+
+    def __init__(self, intake: InputStream[T], function: Callable[[T], Any], shape: Shape) -> None:
+        self._intake = intake
+        self._function = function
+        self._shape = shape
+        self._ordered = shape.ordered
+        self._limit = shape.width + shape.prefetch
+        self._strict = self._limit == 1  # no work before the consumer asks again
+        self._held = 0
+        self._ready: deque[Task] = deque()  # ordered: all calls; unordered: those with a result
+        self._begun: dict[Task, None] = {}  # unordered: all calls
+        self._fans: dict[Task | None, _Fan] = {}
+        self._enter = self._ready.append if shape.ordered else self._begun.setdefault
+        self._waiting: deque[T] = deque()  # read and not started, with a prefetch only
+        self._running = 0
+        self._told = (
+            shape.prefetch > 0 or not shape.ordered
+        )  # notify the consumer of each call that is over
+        self._news = Notifier()
+        self._room = Notifier()
+        self._ending = False
+        self._last: BaseException | None = (
+            None  # raised when the results of started calls are consumed
+        )
+        self._name = f"call of {getattr(function, '__qualname__', type(function).__name__)}"
+
+    async def results(self) -> AsyncGenerator[R, None]:
+        """Yield the results. Once this generator is over, no task of it is alive."""
+        self._start(asyncio.get_running_loop())
+        ready, fans, ordered = self._ready, self._fans, self._ordered
+        last = self._shape.last
+        task: Task | None = None
+        raised: BaseException | None = None
+        try:
+            while self._held or not self._pump.over:
+                task = ready[0] if ready else None
+                fan = fans.get(task) if fans else None
+                if fan is not None and fan.results:
+                    yield self._take(fan)
+                elif task is not None and task.done():
+                    self._release(task)
+                    if not (last and self._comes_last(task)):
+                        result = task.result()
+                        if fan is None:
+                            yield result
+                    if last and self._is_last():
+                        break
+                elif ordered or task is None:
+                    if self._strict:
+                        self._room.ring()
+                    await self._news.wait()
+                else:
+                    ready.popleft()
+            self._over_at_last()
+        except BaseException as error:
+            raised = error
+            raise
+        finally:
+            end = self._end(raised)
+            task = raised = None  # break the cycle of error, traceback and frame
+            await end
+
+    def _release(self, task: Task) -> None:
+        """Release a call that is over and whose results are consumed."""
+        self._ready.popleft()
+        self._held -= 1
+        if self._room.waiting:
+            self._make_room()
+        if not self._ordered:
+            del self._begun[task]
+        if self._fans and (fan := self._fans.pop(task, None)) is not None:
+            self._held -= fan.ahead
+
+    def _over_at_last(self) -> None:
+        """Raise the error that comes last, or the input's error."""
+        if self._last is not None:
+            raise self._last
+        self._pump.result()
+
+    def _is_last(self) -> bool:
+        """Return whether no started call is left before an error that comes last."""
+        return self._last is not None and not (self._ready if self._ordered else self._begun)
+
+    def _comes_last(self, task: Task) -> bool:
+        """Return whether an error that comes last took a call's result; keep the first one."""
+        if task.cancelled():
+            return self._last is not None  # it had not started
+        error = task.exception()
+        if not isinstance(error, self._shape.last):
+            return False
+        self._last = self._last or error
+        return True
+
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._copy = copy_context().copy
+        self._create = loop.create_task
+        if loop.get_task_factory() is None:  # the loop does the same; 25 % less time per task
+            self._create = asyncio.Task
+        self._pump = SourceReader(self._pull(), self._intake, self._news.ring)
+
+    def _take(self, fan: _Fan) -> Any:
+        if fan.ahead:
+            fan.ahead -= 1
+            self._held -= 1
+        self._make_room()
+        return fan.results.popleft()
+
+    def _make_room(self) -> None:
+        if not self._strict:
+            self._room.ring()
+
+    async def _pull(self) -> None:
+        counted, create, enter = self._shape.prefetch > 0, self._create, self._enter
+        run, name, copy = self._run, self._name, self._copy
+        async with self._intake as items:
+            self._held += 1  # reserve the place of the next item
+            try:
+                async for item in items:
+                    if not self._limit:
+                        return
+                    self._held += 1
+                    if counted and not self._may_begin():
+                        self._waiting.append(item)
+                    else:  # `_begin` inlined: this is the hot path
+                        enter(create(run(item), name=name, context=copy()))
+                    while self._held > self._limit:
+                        await self._room.wait()
+            finally:
+                self._held -= 1
+
+    def _may_begin(self) -> bool:
+        if self._running == self._shape.width:
+            return False
+        self._running += 1
+        return True
+
+    def _begin(self, item: T) -> None:
+        self._enter(self._create(self._run(item), name=self._name, context=self._copy()))
+
+    async def _run(self, item: T) -> Any:
+        try:
+            made = self._function(item)
+            if type(made) is CoroutineType:
+                return await made
+            if not hasattr(made, "__aiter__"):
+                return await awaitable(made)
+            await self._spread(made)
+        except BaseException:
+            self._fail()
+            raise
+        finally:
+            if self._news.waiting or self._told:
+                self._over()
+
+    def _over(self) -> None:
+        if self._shape.prefetch:
+            if self._waiting and self._limit:
+                self._begin(self._waiting.popleft())
+            else:
+                self._running -= 1
+        listens = self._news.waiting or not self._ordered
+        if listens and self._tell() and not self._strict:
+            self._room.ring()  # notify now: waiting for the consumer costs one iteration
+
+    def _fail(self) -> None:
+        """Start no more calls, neither for unread items nor in tasks that have not yet run."""
+        if not self._limit:
+            return
+        self._limit = 0
+        calls = list(self._ready if self._ordered else self._begun)
+        current = asyncio.current_task()
+        behind = calls[calls.index(current) + 1 :] if self._ordered and current in calls else calls
+        for call in behind:
+            if not _has_run(call):
+                call.cancel()
+
+    def _tell(self) -> bool:
+        """Notify the consumer, if it waits for the current call, and return whether it does."""
+        task = asyncio.current_task()
+        if task is None or (self._ordered and self._ready[0] is not task):
+            return False
+        # Each call is queued once: a fan-out reports every result, and is in the queue already.
+        if not self._ordered and not (self._fans and task in self._ready):
+            self._ready.append(task)
+        self._news.ring()
+        return True
+
+    async def _spread(self, made: AsyncIterable[Any]) -> None:
+        """Read the results of a fan-out, ahead of the consumer as far as there is room."""
+        fan = self._fans[asyncio.current_task()] = _Fan()
+        results = fan.results
+        async with InputStream(made) as stream:
+            async for result in stream:
+                results.append(result)
+                self._tell()
+                while results and self._held >= self._limit and not self._ending:
+                    await self._room.wait()
+                if self._ending:
+                    return
+                if results:
+                    fan.ahead += 1
+                    self._held += 1
+
+    async def _end(self, raised: BaseException | None) -> None:
+        self._limit = 0
+        self._ending = True
+        self._room.ring()  # a fan-out that waits for room ends with its results so far
+        calls = list(self._ready if self._ordered else self._begun)
+        lands = self._shape.stop == "land"
+        for call in calls:
+            if not (lands and _has_run(call)):
+                call.cancel()
+        outlasts = int(lands and isinstance(raised, Exception))  # no cancellation was requested yet
+        try:
+            await self._pump.stop(beside=calls, outlasts=outlasts)
+        finally:
+            await self._intake.abandon()
+            note_suppressed_errors(raised, calls)
+
+
+def _has_run(call: Task) -> bool:
+    # The coroutine's state is the only sign: a task does not tell whether its first step has run.
+    coroutine = call.get_coro()
+    return isinstance(coroutine, CoroutineType) and getcoroutinestate(coroutine) != CORO_CREATED
+
+
+@overload
+def mapped(
+    items: AsyncIterable[T],
+    function: Callable[[T], AsyncIterable[R]],
+    *,
+    width: int,
+    prefetch: int = ...,
+    ordered: bool = ...,
+    stop: Stop = ...,
+    last: tuple[type[Exception], ...] = ...,
+) -> Stream[R]: ...
+
+
+@overload
+def mapped(
+    items: AsyncIterable[T],
+    function: Callable[[T], Awaitable[R]],
+    *,
+    width: int,
+    prefetch: int = ...,
+    ordered: bool = ...,
+    stop: Stop = ...,
+    last: tuple[type[Exception], ...] = ...,
+) -> Stream[R]: ...
+
+
+def mapped(
+    items: AsyncIterable[T],
+    function: Callable[[T], Any],
+    *,
+    width: int,
+    prefetch: int = 0,
+    ordered: bool = True,
+    stop: Stop = "cancel",
+    last: tuple[type[Exception], ...] = (),
+) -> Stream[Any]:
+    """Return the result of a function for each item, or all results if it is a fan-out.
+
+    At most `width + prefetch` items are read and not yet consumed, counted from the oldest that is
+    not released. Each result of a fan-out beyond the first counts too, so a higher `prefetch` lets
+    fan-outs run ahead. With a width of 1 and no prefetch, nothing runs before the consumer asks for
+    it, and with `stop="cancel"` there is no task at all.
+
+    Args:
+        items: The input.
+        function: Async, or returns an async iterator of results (a fan-out). Each call runs in its
+            own
+        copy of the context in which the stream began.
+        width: The maximum number of concurrent calls.
+        prefetch: The number of items to read ahead.
+        ordered: Whether results come in the order of their items, or as they are produced. An error
+        comes at its turn, after the results before it, and no call is started after it is known.
+        stop: What happens to calls in progress if the stream ends early. `"cancel"` cancels them.
+        `"land"` lets them finish, and closing the stream waits for that; a second cancellation
+        cancels them.
+        last: Types of errors that come after the results of all calls that had started.
+
+    Raises:
+        ValueError: A number is too small.
+        TypeError: The input is not an async iterator, or (in its turn) the function is not async.
+    """
+    at_least(1, width=width)
+    at_least(0, prefetch=prefetch)
+    if stop not in get_args(Stop):
+        raise ValueError(f"stop must be one of {', '.join(get_args(Stop))}, not {stop!r}")
+    intake = InputStream(items)
+    if (
+        width + prefetch == 1 and stop == "cancel"
+    ):  # a call needs a task of its own to outlive its consumer
+        return Stream(_one_by_one(intake, function), intake.abandon)
+    window: MapWindow[T, Any] = MapWindow(
+        intake, function, Shape(width, prefetch, ordered, stop, last)
+    )
+    return Stream(window.results(), intake.abandon)
+
+
+async def _one_by_one(
+    intake: InputStream[T], function: Callable[[T], Any]
+) -> AsyncGenerator[Any, None]:
+    """Call in the task of the consumer: no call starts before its result is needed."""
+    copy = copy_context().copy
+    quick = iscoroutinefunction(function)  # calling it runs none of its code
+    async with intake as items:
+        async for item in items:
+            context = copy()
+            made = function(item) if quick else context.run(function, item)
+            if type(made) is CoroutineType:  # `run_in_context` inlined: a third of a call's cost
+                try:
+                    waited = context.run(made.send, None)
+                except StopIteration as end:
+                    result = end.value
+                else:
+                    result = await drive_in_context(context, made, waited)
+                yield result
+            elif hasattr(made, "__aiter__"):
+                async with aclosing(results_in_context(context, made)) as results:
+                    async for result in results:
+                        yield result
+            else:
+                yield await run_in_context(context, awaitable, made)
+
+
+class Prefetcher(Generic[T]):
+    """At most `limit` items of an input that are read ahead by a task and not consumed.
+
+    Nothing is read before `begin`. `told` is called when an item has come, and at the end.
+    """
+
+    _pump: SourceReader
+
+    def __init__(self, items: AsyncIterable[T], *, limit: int, told: Callable[[], None]) -> None:
+        self.items: deque[T] = deque()
+        self.intake = InputStream(items)
+        self._limit = limit
+        self._told = told
+        self._room = Notifier()
+
+    def begin(self) -> None:
+        """Start reading."""
+        self._pump = SourceReader(self._read(), self.intake, self._told)
+
+    @property
+    def over(self) -> bool:
+        """Return whether all items were consumed, and no more will come."""
+        return not self.items and self._pump.over
+
+    def take(self) -> T:
+        """Return the oldest item, and make room for another."""
+        self._room.ring()
+        return self.items.popleft()
+
+    def result(self) -> None:
+        """Raise the input's error, if any."""
+        self._pump.result()
+
+    async def end(self) -> None:
+        """Stop reading. Raises the error that the input raises while it is closed."""
+        try:
+            await self._pump.stop()
+        finally:
+            await self.intake.abandon()
+
+    async def _read(self) -> None:
+        async with self.intake as items:
+            async for item in items:
+                if self._pump.stopping:
+                    return
+                self.items.append(item)
+                self._told()
+                while len(self.items) >= self._limit:
+                    await self._room.wait()

@@ -1,0 +1,129 @@
+"""JSON values that cannot be changed."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn
+
+from mergepoint.core.text import clean_text
+
+# Content and props are shared by a Thing, its history and everything that is made from it. A list
+# that one block appends to would change data that another has recorded. A frozen value equals the
+# plain data, `json.dumps` writes it, it can be pickled, and `copy.deepcopy` returns plain data.
+
+
+MAX_DEPTH: Final = 100
+
+_PLAIN = frozenset({str, int, bool, type(None)})
+_NUMBERS = frozenset({int, bool, type(None)})
+
+
+def freeze(value: Any) -> Any:
+    """Return JSON data as frozen lists and mappings; frozen data is returned unchanged.
+
+    Tuples become lists. Lone surrogates, which can be neither sent nor stored, become U+FFFD.
+
+    Raises:
+        TypeError: A value has no JSON form. The message says where it is.
+        ValueError: A number is not finite, or data is nested deeper than `MAX_DEPTH`.
+    """
+    if type(value) in (FrozenDict, FrozenList):
+        return value
+    return _sealed(value, "", 0)
+
+
+def thaw(value: Any) -> Any:
+    """Return a copy of JSON data that can be changed."""
+    return copy.deepcopy(value)
+
+
+def _sealed(value: Any, where: str, depth: int) -> Any:
+    if type(value) is str:
+        return clean_text(value)
+    if type(value) in _PLAIN or isinstance(value, FrozenDict | FrozenList):
+        return value
+    if depth >= MAX_DEPTH:
+        raise ValueError(f"nested more than {MAX_DEPTH} deep{_at(where)}; make it flatter")
+    if isinstance(value, list | tuple):
+        return FrozenList(
+            _sealed(item, f"{where}[{number}]", depth + 1) for number, item in enumerate(value)
+        )
+    if isinstance(value, Mapping):
+        return FrozenDict(
+            {
+                key if type(key) is str and key.isascii() else _key(key, where): item
+                if type(item) in _NUMBERS or (type(item) is str and item.isascii())
+                else _sealed(item, f"{where}[{key!r}]", depth + 1)
+                for key, item in value.items()
+            }
+        )
+    return _leaf(value, where)
+
+
+def _leaf(value: Any, where: str) -> Any:
+    """Return a value of a subclass of str, int or float, such as an enum member, as plain."""
+    if isinstance(value, str):
+        return clean_text(str.__str__(value))
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{float(value)} isn't a JSON number{_at(where)}")
+        return float(value)
+    kind = type(value).__name__
+    raise TypeError(f"{kind} isn't JSON data{_at(where)}; use text, numbers, lists and mappings")
+
+
+def _key(key: object, where: str) -> str:
+    if isinstance(key, str):
+        return clean_text(str.__str__(key))
+    raise TypeError(f"the key {key!r} isn't text{_at(where)}")
+
+
+def _at(where: str) -> str:
+    return f" at {where}" if where else ""
+
+
+def _refuse(self: object, *_: Any, **__: Any) -> NoReturn:
+    raise TypeError("this value is frozen; copy.deepcopy returns a copy that you can change")
+
+
+class FrozenList(list[Any]):
+    """A list that cannot be changed."""
+
+    __slots__ = ()
+
+    append = clear = extend = insert = pop = remove = reverse = sort = _refuse
+    __delitem__ = __iadd__ = __imul__ = __setitem__ = _refuse
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(tuple(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FrozenList, (list(self),)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> list[Any]:
+        return [copy.deepcopy(item, memo) for item in self]
+
+
+class FrozenDict(dict[str, Any]):
+    """A mapping that cannot be changed."""
+
+    __slots__ = ()
+
+    clear = pop = popitem = setdefault = update = _refuse
+    __delitem__ = __ior__ = __setitem__ = _refuse
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FrozenDict, (dict(self),)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, Any]:
+        return {key: copy.deepcopy(value, memo) for key, value in self.items()}
+
+
+NOTHING: Final = FrozenDict()
