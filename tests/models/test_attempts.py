@@ -17,21 +17,28 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Huma
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from pydantic import BaseModel, Field
 
-from mergepoint.core.errors import BudgetExceeded, CallTimeout, MissingKey, ReplayMiss, StepError
-from mergepoint.models.attempts import LONGEST_ASKED, Clock, asked_wait, may_pass, wait_before_next
-from mergepoint.models.door import behind_door
-from mergepoint.models.passage import CALL, ModelCall
-from mergepoint.models.purse import Reservation
-from mergepoint.record.journal import MemoryJournal
-from mergepoint.record.record import CallKey, CallRecord
-from mergepoint.run.call import text_of
-from mergepoint.run.graph import compile_graph
-from mergepoint.run.interpret import ainterpret, interpret
-from mergepoint.run.recorder import Recorder
-from mergepoint.testing.clock import FakeClock
-from mergepoint.testing.scripted import Answer, ScriptedModel
+from mergepoint.core.errors import (
+    BrokenAnswer,
+    BudgetExceeded,
+    CallTimeout,
+    MissingKey,
+    ReplayMiss,
+    StepError,
+)
+from mergepoint.engine.callbacks import Recorder
+from mergepoint.engine.compiler import compile_graph
+from mergepoint.engine.interpreter import ainterpret, interpret
+from mergepoint.engine.step_call import text_of
+from mergepoint.journal.records import CallKey, CallRecord
+from mergepoint.journal.store import MemoryJournal
+from mergepoint.models.budget import Reservation
+from mergepoint.models.call import CALL, ModelCall
+from mergepoint.models.instrument import instrument
+from mergepoint.models.retry import LONGEST_ASKED, Clock, asked_wait, may_pass, wait_before_next
+from mergepoint.testing.scripted_model import Answer, ScriptedModel
+from mergepoint.testing.simulation import FakeClock
+from mergepoint.tree.leaves import Step
 from mergepoint.tree.policy import Policy, Retry
-from mergepoint.tree.step import Step
 
 # What may pass
 
@@ -54,21 +61,21 @@ class Response:
 
 
 def only_response(status: int) -> Exception:
-    """Give an error that has its status on the response alone."""
+    """Return an error that has its status on the response alone."""
     error = Refusal()
     error.response.status_code = status
     return error
 
 
 def from_(cause: BaseException) -> Exception:
-    """Give an error of a class of its own, raised from another."""
+    """Return an error of a class of its own, raised from another."""
     error = Exception("wrapped")
     error.__cause__ = cause
     return error
 
 
 def in_the_course_of(other: BaseException) -> Exception:
-    """Give a mistake that came up while another error was handled."""
+    """Return a mistake that came up while another error was handled."""
     error = TypeError("a mistake")
     error.__context__ = other
     return error
@@ -213,7 +220,7 @@ def astreamed(step: Step, model: BaseChatModel, recorder: Recorder) -> str:
 
 @pytest.fixture(params=[invoked, ainvoked, streamed, astreamed])
 def ask(request: pytest.FixtureRequest) -> Ask:
-    """Give each way to be asked."""
+    """Return each way to be asked."""
     found: Ask = request.param
     return found
 
@@ -226,7 +233,7 @@ def clock() -> Iterator[FakeClock]:
 
 
 def told(recorder: Recorder) -> list[tuple[int, str, str | None]]:
-    """Give attempt, response and the error's type of each record."""
+    """Return attempt, response and the error's type of each record."""
     return [
         (record.attempt, record.response, record.error["type"] if record.error else None)
         for record in recorder.journal.records
@@ -240,7 +247,7 @@ def test_a_call_is_tried_until_it_is_answered(ask: Ask, clock: FakeClock) -> Non
     """A broken line and a blank answer are tried again, and each attempt is on record."""
     model, recorder = ScriptedModel([ConnectionError("cut"), "", "fine"]), Recorder()
     assert ask(THRICE, model, recorder) == "fine"
-    assert told(recorder) == [(1, "", "ConnectionError"), (2, "", "StepError"), (3, "fine", None)]
+    assert told(recorder) == [(1, "", "ConnectionError"), (2, "", "AnswerError"), (3, "fine", None)]
     assert clock.waits == [1, 2]
     assert [len(call.messages) for call in model.calls] == [1, 1, 1]
 
@@ -281,14 +288,23 @@ def test_the_providers_wait_is_obeyed(ask: Ask, clock: FakeClock) -> None:
 
 
 @pytest.mark.parametrize("ask", [streamed, astreamed])
-def test_a_stream_that_said_something_is_not_tried_again(ask: Ask, clock: FakeClock) -> None:
-    """Its tokens are out, and those of another answer would follow them."""
+def test_a_stream_that_said_something_begins_again(ask: Ask, clock: FakeClock) -> None:
+    """A broken stream passes; who listens hears the tokens of both attempts, the state has one."""
     cut = Answer("one two three", error=ConnectionError("cut"), fail_after=1)
     recorder = Recorder()
-    with pytest.raises(ConnectionError):
-        ask(THRICE, ScriptedModel([cut, "fine"]), recorder)
-    assert told(recorder) == [(1, "", "ConnectionError")]
-    assert clock.waits == []
+    assert ask(THRICE, ScriptedModel([cut, "fine"]), recorder) == "one fine"
+    assert told(recorder) == [(1, "", "ConnectionError"), (2, "fine", None)]
+    assert clock.waits == [1]
+
+
+@pytest.mark.parametrize("ask", [streamed, astreamed])
+def test_a_stream_that_breaks_off_every_time_raises(ask: Ask, clock: FakeClock) -> None:
+    """It is tried as often as the policy says, and each attempt is on record."""
+    cut = Answer("one two three", cut_after=1)
+    recorder = Recorder()
+    with pytest.raises(BrokenAnswer):
+        ask(THRICE, ScriptedModel([cut, cut, cut, "fine"]), recorder)
+    assert told(recorder) == [(number, "", "BrokenAnswer") for number in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("ask", [streamed, astreamed])
@@ -312,7 +328,7 @@ def test_an_answer_that_does_not_fit_is_tried_again(ask: Ask, clock: FakeClock) 
     model, recorder = ScriptedModel([{"looser": "b"}, {"winner": "a"}]), Recorder()
     step = Step("A.", schema=Verdict, policy=Policy(retry=2))
     assert ask(step, model, recorder) == '{"winner":"a"}'
-    assert [kind for _, _, kind in told(recorder)] == ["StepError", None]
+    assert [kind for _, _, kind in told(recorder)] == ["AnswerError", None]
     assert recorder.journal.records[0].message is not None
 
 
@@ -343,6 +359,14 @@ class FakeReservation:
 
     purse: FakePurse
 
+    @property
+    def counts_calls(self) -> bool:
+        """Count nothing."""
+        return False
+
+    def release(self) -> None:
+        """Give nothing back."""
+
     def settle(self, message: AIMessage | None, error: BaseException | None = None) -> float | None:
         """Note what came of it."""
         text = None if message is None else str(message.text)
@@ -351,7 +375,7 @@ class FakeReservation:
 
 
 def by_hand(journal: MemoryJournal, **about: Any) -> ModelCall:
-    """Give what the door is told of a call."""
+    """Return what the door is told of a call."""
     return ModelCall(
         key=CallKey("r", "", "step_01"),
         model="plain",
@@ -376,7 +400,7 @@ def calling(call: ModelCall) -> Iterator[None]:
 
 def through(model: BaseChatModel, how: str, call: ModelCall) -> None:
     """Send a call through one of the door's methods, to its end."""
-    inside: Any = behind_door(model)
+    inside: Any = instrument(model)
 
     async def work() -> None:
         if how == "_agenerate":
@@ -498,7 +522,7 @@ MARK: ContextVar[str] = ContextVar("mark", default="")
 
 @pytest.fixture
 def over() -> Iterator[threading.Event]:
-    """Give the event that lets what hangs in threads end, and set it at the end of the test."""
+    """Yield the event that lets what hangs in threads end, and set it at the end of the test."""
     event = threading.Event()
     yield event
     event.set()
@@ -528,7 +552,7 @@ def ended(model: BaseChatModel, how: str, call: ModelCall, over: threading.Event
     if how in ("_generate", "_stream"):
         through(model, how, call)
         return
-    inside: Any = behind_door(model)
+    inside: Any = instrument(model)
 
     async def work() -> None:
         try:
@@ -613,7 +637,7 @@ def test_the_stream_of_a_consumer_that_left_is_closed() -> None:
 
     model = Closing(over=None, hangs=0)
     with calling(by_hand(MemoryJournal(), policy=Policy(timeout=5))):
-        stream: Any = behind_door(model)._stream([HumanMessage("A.")])
+        stream: Any = instrument(model)._stream([HumanMessage("A.")])
         next(stream)
         stream.close()
     assert closed.wait(5)
@@ -662,7 +686,7 @@ class Open(BaseChatModel):
 
 async def asking(model: Open, how: str, call: ModelCall) -> list[str]:
     """Send a call through the door, and give the pieces that come out."""
-    inside: Any = behind_door(model)
+    inside: Any = instrument(model)
     with calling(call):
         if how == "_agenerate":
             await inside._agenerate([HumanMessage("A.")])
@@ -793,7 +817,7 @@ def test_a_model_without_async_methods_lands_too() -> None:
     async def work() -> None:
         asked = asyncio.Event()
         model = Blocking(over=over, hangs=3, seen=[asyncio.get_running_loop(), asked])
-        inside: Any = behind_door(model)
+        inside: Any = instrument(model)
         with calling(by_hand(journal)):
             task = asyncio.ensure_future(inside._agenerate([HumanMessage("A.")]))
         await asked.wait()
@@ -810,7 +834,7 @@ def test_the_stream_of_a_model_without_async_methods_lands_too() -> None:
     journal, over = MemoryJournal(), threading.Event()
 
     async def work() -> None:
-        inside: Any = behind_door(Slow(over=over, after=2))
+        inside: Any = instrument(Slow(over=over, after=2))
         with calling(by_hand(journal)):
             stream = inside._astream([HumanMessage("A.")])
             assert (await anext(stream)).message.text == ""

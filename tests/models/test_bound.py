@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
-from mergepoint.models.bound import (
+from mergepoint.models.budget import (
     MEDIA_ESTIMATE,
     CallShape,
     output_at_most,
@@ -17,9 +17,9 @@ from mergepoint.models.bound import (
     output_cap_of,
     prompt_at_most,
 )
-from mergepoint.models.refused import was_refused
-from mergepoint.models.stopwatch import Stopwatch
-from mergepoint.testing.scripted import ScriptedModel
+from mergepoint.models.cancellation import Stopwatch
+from mergepoint.models.retry import was_refused
+from mergepoint.testing.scripted_model import ScriptedModel
 
 
 @given(st.lists(st.text(), max_size=5))

@@ -22,29 +22,29 @@ from langchain_core.tools import tool
 from pydantic import BaseModel
 
 from mergepoint.core.errors import StepError
-from mergepoint.models.door import behind_door
+from mergepoint.engine.callbacks import Recorder
+from mergepoint.engine.compiler import Form, compile_graph
+from mergepoint.engine.interpreter import ainterpret, interpret
+from mergepoint.engine.step_call import text_of
+from mergepoint.journal.records import CallKey, CallRecord
+from mergepoint.journal.store import MemoryJournal
+from mergepoint.models.call import CALL, ModelCall
 from mergepoint.models.identity import identity
-from mergepoint.models.passage import CALL, ModelCall
-from mergepoint.record.journal import MemoryJournal
-from mergepoint.record.record import CallKey, CallRecord
-from mergepoint.run.call import text_of
-from mergepoint.run.graph import Form, compile_graph
-from mergepoint.run.interpret import ainterpret, interpret
-from mergepoint.run.recorder import Recorder
-from mergepoint.testing.scripted import ScriptedModel
-from mergepoint.tree.block import Block
-from mergepoint.tree.step import Step
+from mergepoint.models.instrument import instrument
+from mergepoint.testing.scripted_model import ScriptedModel
+from mergepoint.tree.leaves import Step
+from mergepoint.tree.nodes import Block
 
 WORDS = ("one ", "two ", "three")
 
 
 def result() -> ChatResult:
-    """Give a whole answer."""
+    """Return a whole answer."""
     return ChatResult(generations=[ChatGeneration(message=AIMessage("".join(WORDS)))])
 
 
 def chunks() -> Iterator[ChatGenerationChunk]:
-    """Give the answer in pieces."""
+    """Yield the answer in pieces."""
     for word in WORDS:
         yield ChatGenerationChunk(message=AIMessageChunk(content=word))
 
@@ -181,7 +181,7 @@ def test_each_call_is_recorded_exactly_once(kind: type[BaseChatModel], ask: Ask)
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_model_outside_of_trees_goes_through_unseen(kind: type[BaseChatModel]) -> None:
     """A model behind the door that is called by other code answers as it always did."""
-    model = behind_door(kind())
+    model = instrument(kind())
 
     async def work() -> list[str]:
         pieces = [str(chunk.text) async for chunk in model.astream("A.")]
@@ -194,7 +194,7 @@ def test_a_model_outside_of_trees_goes_through_unseen(kind: type[BaseChatModel])
 def test_class_and_name_are_kept() -> None:
     """Behind the door a model is still an instance of its class, under the same name."""
     model = Native()
-    inside = behind_door(model)
+    inside = instrument(model)
     assert isinstance(inside, Native)
     assert (type(inside).__name__, type(inside).__module__) == ("Native", Native.__module__)
     assert type(inside).__doc__ == Native.__doc__
@@ -203,9 +203,9 @@ def test_class_and_name_are_kept() -> None:
 
 def test_the_door_is_put_in_once() -> None:
     """A model that is behind the door already is given back, and classes are shared."""
-    inside = behind_door(Plain())
-    assert behind_door(inside) is inside
-    assert type(behind_door(Plain())) is type(inside)
+    inside = instrument(Plain())
+    assert instrument(inside) is inside
+    assert type(instrument(Plain())) is type(inside)
 
 
 def test_the_users_model_is_untouched() -> None:
@@ -226,7 +226,7 @@ def test_bind_tools_works_behind_the_door() -> None:
         return query
 
     model = ScriptedModel([{"query": "cats"}])
-    bound: Any = behind_door(model)
+    bound: Any = instrument(model)
     answer = bound.bind_tools([search]).invoke("A.")
     assert [call["args"] for call in answer.tool_calls] == [{"query": "cats"}]
     assert model.calls[0].params["tools"][0]["function"]["name"] == "search"
@@ -240,7 +240,7 @@ def test_structured_output_works_behind_the_door() -> None:
 
         winner: str
 
-    model = behind_door(ScriptedModel([{"winner": "a"}]))
+    model = instrument(ScriptedModel([{"winner": "a"}]))
     assert model.with_structured_output(Verdict).invoke("A.") == Verdict(winner="a")
 
 
@@ -279,7 +279,7 @@ def test_a_model_that_asks_another_is_one_call() -> None:
 
     recorder = Recorder()
     state = interpret(
-        Step("A."), model=Router(other=behind_door(ScriptedModel(["inner"]))), recorder=recorder
+        Step("A."), model=Router(other=instrument(ScriptedModel(["inner"]))), recorder=recorder
     )
     assert state.messages[-1].text == "inner"
     assert [record.response for record in recorder.journal.records] == ["inner"]
@@ -313,7 +313,7 @@ def test_the_record_has_the_models_own_message() -> None:
 
 
 def call_by_hand(journal: MemoryJournal) -> ModelCall:
-    """Give what the door is told of a call."""
+    """Return what the door is told of a call."""
     return ModelCall(
         key=CallKey("r", "", "step_01"),
         model="plain",
@@ -358,7 +358,7 @@ def test_a_stream_closed_early_is_recorded_as_a_failure() -> None:
     """Half an answer is none: the record says so, and the model's own stream is closed."""
     journal, model = MemoryJournal(), Counting(closed=[])
     with calling(journal):
-        stream: Any = behind_door(model)._stream([HumanMessage("A.")])
+        stream: Any = instrument(model)._stream([HumanMessage("A.")])
         first = next(stream)
         stream.close()
     assert (first.message.text, first.message.id) == ("one ", "r/step_01/1")
@@ -372,7 +372,7 @@ def test_an_async_stream_closed_early_is_recorded_as_a_failure() -> None:
 
     async def work() -> list[str]:
         with calling(journal):
-            stream: Any = behind_door(model)._astream([HumanMessage("A.")])
+            stream: Any = instrument(model)._astream([HumanMessage("A.")])
             await anext(stream)
             await stream.aclose()
         return list(model.closed)

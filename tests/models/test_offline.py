@@ -34,11 +34,10 @@ from langchain_core.tools import tool
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
-from mergepoint.models.door import behind_door
-from mergepoint.models.identity import identity
-from mergepoint.models.offline import NOT_A_LANGUAGE_MODEL, OfflineModel
-from mergepoint.models.resolve import resolve_model
-from mergepoint.models.view import view_of
+from mergepoint.models.identity import identity, view_of
+from mergepoint.models.instrument import instrument
+from mergepoint.models.providers import resolve_model
+from mergepoint.offline.model import NOT_A_LANGUAGE_MODEL, OfflineModel
 
 TALK: list[BaseMessage] = [
     HumanMessage("Describe a poster of an old harbour at dawn."),
@@ -224,12 +223,13 @@ def test_a_limit_of_tokens_and_stops_are_kept() -> None:
     cut = ask(TALK, max_tokens=3)
     assert len(str(cut.text).split()) == 3
     assert cut.response_metadata["finish_reason"] == "length"
-    assert "finish_reason" not in ask(TALK, max_tokens=1000).response_metadata
+    assert ask(TALK, max_tokens=1000).response_metadata["finish_reason"] == "stop"
     stopped = ask(TALK, stop=["Edits:"])
     assert str(ask(TALK).text).startswith(str(stopped.text))
     assert "Edits" not in stopped.text
 
 
+@pytest.mark.campaign
 def test_the_answer_does_not_depend_on_the_process() -> None:
     """A process with another hash seed gives the same text and the same structured answer."""
     program = (
@@ -255,7 +255,7 @@ def test_the_answer_does_not_depend_on_the_process() -> None:
 def test_a_copy_behind_the_door_is_the_same_model() -> None:
     """A copy whose class was changed to a subclass answers, streams and binds tools as before."""
     model = OfflineModel()
-    doored = behind_door(model)
+    doored = instrument(model)
     assert type(doored) is not OfflineModel
     assert isinstance(doored, OfflineModel)
     for other in (doored, copy.copy(model), copy.deepcopy(model)):

@@ -9,11 +9,11 @@ from genai_prices import Usage as Used
 from genai_prices import calc_price
 
 from mergepoint import Price, TreeError
-from mergepoint.models.prices import PICO, Prices
+from mergepoint.models.pricing import PICO, Prices
 
 
 def usage(given: int, made: int, **details: int) -> dict[str, Any]:
-    """Give usage metadata as LangChain does."""
+    """Return usage metadata as LangChain does."""
     return {"input_tokens": given, "output_tokens": made, "input_token_details": details}
 
 

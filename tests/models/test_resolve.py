@@ -9,15 +9,17 @@ import pytest
 from langchain_core.runnables import RunnableLambda
 from langchain_openai import ChatOpenAI
 
-from mergepoint.core.errors import StepError
-from mergepoint.models.offline import OfflineModel
-from mergepoint.models.resolve import resolve_model
-from mergepoint.run.graph import compile_graph
-from mergepoint.run.interpret import interpret
-from mergepoint.testing.scripted import ScriptedModel
+from mergepoint.core.errors import StepError, TreeError
+from mergepoint.engine.compiler import compile_graph
+from mergepoint.engine.interpreter import interpret
+from mergepoint.engine.runner import ChatRunner
+from mergepoint.models.identity import view_of
+from mergepoint.models.providers import resolve_model
+from mergepoint.offline.model import OfflineModel
+from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.testing.server import ModelServer
-from mergepoint.tree.block import Block
-from mergepoint.tree.step import Step
+from mergepoint.tree.leaves import Step
+from mergepoint.tree.nodes import Block
 
 
 def test_a_chat_model_is_given_back() -> None:
@@ -42,7 +44,7 @@ def test_a_provider_and_a_name_give_that_providers_model(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("name", ["gpt-5-mini", ":gpt", "openai:", "", ":"])
 def test_a_name_without_a_provider_is_refused_with_examples(name: str) -> None:
     """The error says how to write it."""
-    with pytest.raises(StepError, match="names no provider; write 'provider:name', such as"):
+    with pytest.raises(StepError, match=r"names no provider.*; write 'provider:name', such as"):
         resolve_model(name)
 
 
@@ -53,17 +55,64 @@ def test_an_unknown_provider_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "thing", [42, None, RunnableLambda(str), ScriptedModel([]).bind(stop=["x"]), ScriptedModel]
+    "thing",
+    [
+        42,
+        None,
+        RunnableLambda(str),
+        ScriptedModel,
+        ScriptedModel([]).with_fallbacks([RunnableLambda(str)]),  # type: ignore[arg-type]
+    ],
 )
 def test_what_is_no_chat_model_is_refused(thing: Any) -> None:
-    """A number, a chain, a class or a bound model is told apart from a model."""
-    with pytest.raises(StepError, match="a model is a chat model or 'provider:name', not"):
+    """A number, a chain or a class is told apart from a model, a fallback that is none too."""
+    with pytest.raises(StepError, match=r"a model is a chat model, .* or 'provider:name', not"):
         resolve_model(thing)
+
+
+def test_a_server_of_ones_own_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an address and no key a placeholder is sent, by base_url and by OPENAI_BASE_URL."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with ModelServer(["one", "two"]) as server:
+        assert resolve_model("openai:a", base_url=server.url).invoke("A.").text == "one"
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        made = resolve_model("openai:a")
+        assert made.invoke("B.").text == "two"
+    assert view_of(made) == "alternate"
+
+
+def test_the_providers_own_server_gets_no_placeholder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a key the provider's package says which one is missing."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(Exception, match="OPENAI_API_KEY"):
+        resolve_model("openai:a", base_url="https://api.openai.com/v1")
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"temperature": float("nan")}, "temperature is a finite number"),
+        ({"max_tokens": 0}, "max_tokens is a whole number from 1 on, not 0"),
+        ({"timeout": -1}, "timeout is a number of seconds above 0"),
+        ({"base_url": "localhost:8080"}, "base_url is an address such as"),
+        ({"base_url": {"openai:a": 7}}, "base_url is an address such as"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(given: Any, problem: str) -> None:
+    """What is wrong with a run's settings is found before anything runs."""
+    with pytest.raises(TreeError, match=problem):
+        ChatRunner("offline", **given)
+
+
+def test_a_single_address_is_of_a_model_by_its_name() -> None:
+    """Beside a chat model that is an object an address would do nothing, so it is refused."""
+    with pytest.raises(TreeError, match="base_url is the address of a model that is given by its"):
+        compile_graph(Step("A."), model=ScriptedModel([]), base_url="http://127.0.0.1:1/v1")
 
 
 @pytest.mark.parametrize(
     ("provider", "way_out"),
-    [("mistralai", r"mergepoint\[mistral\]"), ("groq", "package for 'groq'")],
+    [("mistralai", r"\[mistral\]"), ("groq", "package for 'groq'")],
 )
 def test_a_missing_package_says_what_to_install(
     provider: str, way_out: str, monkeypatch: pytest.MonkeyPatch
@@ -71,16 +120,15 @@ def test_a_missing_package_says_what_to_install(
     """A provider whose package is not installed names the extra, or LangChain's package."""
     package = {"mistralai": "langchain_mistralai", "groq": "langchain_groq"}[provider]
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(StepError, match=way_out):
+    with pytest.raises(StepError, match=way_out) as raised:
         resolve_model(f"{provider}:some-model")
+    assert str(raised.value).count("pip install") == 1  # LangChain proposes one of its own
 
 
 def test_a_missing_langchain_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the langchain package no name can be resolved, and the error says so."""
     monkeypatch.setitem(sys.modules, "langchain.chat_models", None)
-    with pytest.raises(
-        StepError, match=r"provider 'openai' is not installed.*mergepoint\[openai\]"
-    ):
+    with pytest.raises(StepError, match=r"provider 'openai' is not installed.*\[openai\]"):
         resolve_model("openai:gpt")
 
 

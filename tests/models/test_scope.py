@@ -9,30 +9,26 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.outputs import ChatResult
 from pydantic import BaseModel
 
 from mergepoint.core.errors import BudgetExceeded, CallTimeout, StepError
-from mergepoint.models.declared import declared
-from mergepoint.models.door import SCOPED, behind_door, given_by
-from mergepoint.models.flights import Flights
-from mergepoint.models.halt import halting
-from mergepoint.models.landing import GRACE, Limits
-from mergepoint.models.ledger import Ledger
-from mergepoint.models.samples import Samples
-from mergepoint.models.scope import SCOPE, Scope
-from mergepoint.record.answers import Answers, Replayed, Resumed
-from mergepoint.record.journal import Journal, MemoryJournal
-from mergepoint.record.record import CallKey, CallRecord
-from mergepoint.record.request import Digests
-from mergepoint.testing.clock import FakeClock
-from mergepoint.testing.scripted import Answer, ScriptedModel
-from mergepoint.tree.budget import Budget
-from mergepoint.tree.policy import Policy, Retry
+from mergepoint.journal.fingerprint import Digests
+from mergepoint.journal.recorded_answers import RecordedAnswers, ReplaySource, ResumeSource
+from mergepoint.journal.records import CallKey, CallRecord
+from mergepoint.journal.store import Journal, MemoryJournal
+from mergepoint.models.budget import BudgetLedger
+from mergepoint.models.cancellation import GRACE, AttemptTracker, TimeLimits, stop_signal
+from mergepoint.models.identity import declared
+from mergepoint.models.instrument import SCOPED, instrument, instrument_in_scope
+from mergepoint.models.scope import SCOPE, Samples, Scope, ScopedModelCall
+from mergepoint.testing.scripted_model import Answer, ScriptedModel
+from mergepoint.testing.simulation import FakeClock
+from mergepoint.tree.policy import Budget, Policy, Retry
 
 
 class Kept(MemoryJournal):
@@ -46,29 +42,29 @@ class Keeper:
     """Who keeps records and knows answers, without a run around."""
 
     journal: Journal = field(default_factory=Kept)
-    answers: Answers | None = None
+    answers: RecordedAnswers | None = None
     digests: Digests = field(default_factory=Digests)
 
     @property
     def told(self) -> list[tuple[str, int, str]]:
-        """Give path, sample and answer of each record."""
+        """Return path, sample and answer of each record."""
         return [(one.key.full_path, one.sample, one.response) for one in self.journal.records]
 
 
 def key(path: str) -> CallKey:
-    """Give the key of a path."""
+    """Return the key of a path."""
     return CallKey("r1", "", path)
 
 
 def scope(path: str = "stage/0.2", **about: Any) -> Scope:
-    """Give a scope."""
+    """Return a scope."""
     return Scope(key(path), **about)
 
 
 def test_one_model_serves_many_scopes() -> None:
     """Each item of a stage has its own scope around it; calls side by side go to their own."""
     keeper = Keeper()
-    model = given_by(
+    model = instrument_in_scope(
         scope("stage", keepers=[keeper]), ScriptedModel(default=lambda m: str(m[-1].text))
     )
 
@@ -92,14 +88,14 @@ def test_calls_are_found_by_path_request_and_sample_and_never_by_order() -> None
     model = ScriptedModel(["a0", "b0", "a1", "x0"])
     with scope("s/0", keepers=[before]) as one:
         for prompt in ("A", "B", "A"):
-            given_by(one, model).invoke(prompt)
+            instrument_in_scope(one, model).invoke(prompt)
     with scope("s/1", keepers=[before]) as one:
-        given_by(one, model).invoke("A")
-    after = Keeper(answers=Replayed(before.journal.records))
+        instrument_in_scope(one, model).invoke("A")
+    after = Keeper(answers=ReplaySource(before.journal.records))
     said: dict[str, list[str]] = {}
     for path, prompts in (("s/1", "A"), ("s/0", "AAB")):
         with scope(path, keepers=[after]) as one:
-            again = given_by(one, ScriptedModel([]))
+            again = instrument_in_scope(one, ScriptedModel([]))
             said[path] = [str(again.invoke(prompt).text) for prompt in prompts]
     assert said == {"s/0": ["a0", "a1", "b0"], "s/1": ["x0"]}
 
@@ -111,14 +107,14 @@ def test_who_knows_the_sample_says_so() -> None:
     async def ask(number: int, sample: int, prompt: str) -> str:
         samples = Samples(first=sample)
         async with scope(f"stage/0.2/{number}", keepers=[keeper], samples=samples) as one:
-            return str((await given_by(one, model).ainvoke(prompt)).text)
+            return str((await instrument_in_scope(one, model).ainvoke(prompt)).text)
 
     async def work() -> list[str]:
         return list(await asyncio.gather(*(ask(0, sample, "Same.") for sample in (2, 0, 1))))
 
     model = ScriptedModel(["c", "a", "b"])
     assert asyncio.run(work()) == ["c", "a", "b"]
-    keeper.answers = Replayed(keeper.journal.records)
+    keeper.answers = ReplaySource(keeper.journal.records)
     model = ScriptedModel([])
     assert asyncio.run(work()) == ["c", "a", "b"]
     assert sorted(keeper.told)[::2] == [
@@ -132,7 +128,7 @@ def test_a_scope_inside_of_another_is_the_one_that_counts() -> None:
     """When it ends, the one around it is there again."""
     keeper = Keeper()
     with scope("outer", keepers=[keeper]) as outer:
-        model = given_by(outer, ScriptedModel(default="x"))
+        model = instrument_in_scope(outer, ScriptedModel(default="x"))
         with scope("inner", keepers=[keeper]):
             model.invoke("1")
         model.invoke("2")
@@ -144,14 +140,14 @@ def test_a_model_that_no_scope_has_given_is_as_it_was() -> None:
     keeper, bare = Keeper(), ScriptedModel(default="x")
     with scope(keepers=[keeper]):
         bare.invoke("1")
-        behind_door(bare).invoke("2")
+        instrument(bare).invoke("2")
     assert keeper.told == []
 
 
 def test_copies_of_a_model_keep_its_scope() -> None:
     """Copies, deep ones too, pass the same door; the model that was given stays as it was."""
     keeper, bare = Keeper(), ScriptedModel(default="x")
-    given = given_by(scope(keepers=[keeper]), bare)
+    given = instrument_in_scope(scope(keepers=[keeper]), bare)
     for one in (copy.copy(given), copy.deepcopy(given), given.model_copy()):
         one.invoke("A")
     assert [sample for _, sample, _ in keeper.told] == [0, 1, 2]
@@ -166,11 +162,11 @@ def test_what_an_execution_was_answered_is_given_to_it_again() -> None:
     said = []
     for _ in range(2):
         with scope(keepers=[keeper], samples=samples) as one:
-            given = given_by(one, model)
+            given = instrument_in_scope(one, model)
             said.append([str(given.invoke("Same.").text) for _ in range(2)])
         samples.again()
     with scope(keepers=[keeper], samples=samples) as one:
-        given = given_by(one, model)
+        given = instrument_in_scope(one, model)
         said.append([str(given.invoke("Same.").text) for _ in range(3)])
     assert said == [["a", "b"], ["a", "b"], ["a", "b", "c"]]
     assert keeper.told == [("stage/0.2", 0, "a"), ("stage/0.2", 1, "b"), ("stage/0.2", 2, "c")]
@@ -180,37 +176,30 @@ def test_answers_of_this_run_are_not_written_again() -> None:
     """They go to the journals of others alone."""
     before = Keeper()
     with scope(keepers=[before]) as one:
-        given_by(one, ScriptedModel(["a"])).invoke("A")
-    again = Keeper(Kept(before.journal.records), Resumed(before.journal.records))
+        instrument_in_scope(one, ScriptedModel(["a"])).invoke("A")
+    again = Keeper(Kept(before.journal.records), ResumeSource(before.journal.records))
     other = Keeper()
     with scope(keepers=[again, other]) as one:
-        given_by(one, ScriptedModel([])).invoke("A")
+        instrument_in_scope(one, ScriptedModel([])).invoke("A")
     assert len(again.journal.records) == 1
     assert [record.source for record in other.journal.records] == ["replayed"]
 
 
 @pytest.mark.parametrize("on_loop", [False, True])
-def test_an_answer_is_on_record_before_anything_is_made_of_it(*, on_loop: bool) -> None:
+def test_an_answer_is_on_record_before_anything_is_made_of_it(
+    monkeypatch: pytest.MonkeyPatch, *, on_loop: bool
+) -> None:
     """Whoever is killed while it is handed on has not paid for nothing."""
     keeper, seen = Keeper(), list[int]()
+    handed = ScopedModelCall.handed
 
-    class Watched(AIMessage):
-        def __copy__(self) -> Self:
-            seen.append(len(keeper.told))
-            return super().__copy__()
+    def watched(self: ScopedModelCall, message: Any) -> Any:
+        seen.append(len(keeper.told))
+        return handed(self, message)
 
-    def answered() -> ChatResult:
-        return ChatResult(generations=[ChatGeneration(message=Watched(content="So."))])
-
-    class Watching(ScriptedModel):
-        def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
-            return answered()
-
-        async def _agenerate(self, *args: Any, **kwargs: Any) -> ChatResult:
-            return answered()
-
+    monkeypatch.setattr(ScopedModelCall, "handed", watched)
     scope = Scope(key("a"), keepers=[keeper], kind="step")
-    model = given_by(scope, Watching())
+    model = instrument_in_scope(scope, ScriptedModel(["So."]))
     answer = asyncio.run(model.ainvoke("Ask.")) if on_loop else model.invoke("Ask.")
     assert answer.text == "So."
     assert seen == [1]
@@ -220,7 +209,7 @@ def test_nobody_who_looks_up_means_no_request() -> None:
     """Without a journal on disk no digest is worked out."""
     keeper = Keeper(journal=MemoryJournal())
     with scope(keepers=[keeper]) as one:
-        given_by(one, ScriptedModel(["a"])).invoke("A")
+        instrument_in_scope(one, ScriptedModel(["a"])).invoke("A")
     assert [record.request for record in keeper.journal.records] == [""]
 
 
@@ -228,7 +217,7 @@ def test_messages_that_a_function_changes_are_other_requests() -> None:
     """What was worked out of a message is not kept: it may say something else the next time."""
     keeper, message = Keeper(), HumanMessage("one")
     with scope(keepers=[keeper]) as one:
-        model = given_by(one, ScriptedModel(default="x"))
+        model = instrument_in_scope(one, ScriptedModel(default="x"))
         model.invoke([message])
         message.content = "two"
         model.invoke([message])
@@ -267,18 +256,18 @@ def test_a_key_may_have_its_own_kind_of_record() -> None:
     """What a scope stands for is on its records."""
     keeper = Keeper()
     with scope(keepers=[keeper], kind="step") as one:
-        given_by(one, ScriptedModel(["a"])).invoke("A")
+        instrument_in_scope(one, ScriptedModel(["a"])).invoke("A")
     assert [record.kind for record in keeper.journal.records] == ["step"]
 
 
 def test_the_purse_grants_each_attempt() -> None:
     """Failed ones count, and nothing is sent that is not granted."""
     keeper, model = Keeper(), ScriptedModel([ConnectionError("cut"), "a", "b"])
-    purse = Ledger(run=Budget(calls=2))
+    purse = BudgetLedger(run=Budget(calls=2))
     with FakeClock(), scope(keepers=[keeper], purse=purse, policy=Policy(retry=2)) as one:
-        given_by(one, model).invoke("A")
+        instrument_in_scope(one, model).invoke("A")
         with pytest.raises(BudgetExceeded):
-            given_by(one, model).invoke("B")
+            instrument_in_scope(one, model).invoke("B")
     assert [(record.attempt, record.answered) for record in keeper.journal.records] == [
         (1, False),
         (2, True),
@@ -288,7 +277,9 @@ def test_the_purse_grants_each_attempt() -> None:
 def test_a_scope_knows_what_its_door_has_given_up() -> None:
     """The error itself and what comes from it, and no other."""
     with FakeClock() as clock, scope(policy=Policy(retry=Retry(2, wait=3))) as one:
-        model = given_by(one, ScriptedModel(default=Answer(error=ConnectionError("cut"))))
+        model = instrument_in_scope(
+            one, ScriptedModel(default=Answer(error=ConnectionError("cut")))
+        )
         with pytest.raises(ConnectionError) as caught:
             model.invoke("A")
         outer = ValueError()
@@ -303,7 +294,7 @@ def test_a_stream_that_broke_in_the_middle_was_not_given_up() -> None:
     """Nothing of it can be tried again at the door, so whoever took it may begin anew."""
     with FakeClock(), scope(policy=Policy(retry=2)) as one:
         answer = Answer("one two", error=ConnectionError("cut"), fail_after=1)
-        model = given_by(one, ScriptedModel([answer]))
+        model = instrument_in_scope(one, ScriptedModel([answer]))
         with pytest.raises(ConnectionError) as caught:
             list(model.stream("A"))
         assert not one.gave_up(caught.value)
@@ -316,9 +307,9 @@ def test_no_call_starts_after_the_end() -> None:
     """The error says what to do, in threads and tasks alike; recorded answers end there too."""
     keeper = Keeper()
     with scope(keepers=[keeper]) as one:
-        model = given_by(one, ScriptedModel(default="x"))
+        model = instrument_in_scope(one, ScriptedModel(default="x"))
         model.invoke("A")
-    keeper.answers = Resumed(keeper.journal.records)
+    keeper.answers = ResumeSource(keeper.journal.records)
     for ask in (model.invoke, lambda prompt: asyncio.run(model.ainvoke(prompt))):
         with pytest.raises(StepError, match=r"stage/0\.2: a model of this call was asked after"):
             ask("A")
@@ -338,7 +329,7 @@ def test_an_attempt_that_waits_does_not_start_after_the_end() -> None:
     with Ending(), scope(policy=Policy(retry=3)) as one:
         closing.append(one)
         with pytest.raises(StepError, match="after the call had ended"):
-            given_by(one, model).invoke("A")
+            instrument_in_scope(one, model).invoke("A")
     assert len(model.calls) == 1
 
 
@@ -362,7 +353,7 @@ def test_the_end_waits_for_what_is_in_flight() -> None:
     late: Any = Late
     keeper, asked = Keeper(), threading.Event()
     with scope(keepers=[keeper]) as one:
-        model = given_by(one, late(asked=asked, flights=one.flights))
+        model = instrument_in_scope(one, late(asked=asked, flights=one.flights))
         thread = threading.Thread(target=model.invoke, args=("A",))
         thread.start()
         assert asked.wait(10)
@@ -374,7 +365,7 @@ def test_flights_of_other_threads_wake_a_loop() -> None:
     """A loop waits for a call in a thread, and for no time where there is none."""
 
     async def work() -> None:
-        flights = Flights("f")
+        flights = AttemptTracker("f")
         await flights.aland()
         flights.begin()
         asyncio.get_running_loop().call_soon(threading.Thread(target=flights.end).start)
@@ -385,7 +376,7 @@ def test_flights_of_other_threads_wake_a_loop() -> None:
 
 @pytest.fixture
 def over() -> Iterator[threading.Event]:
-    """Give the event that lets what hangs in threads end, and set it at the end of the test."""
+    """Yield the event that lets what hangs in threads end, and set it at the end of the test."""
     event = threading.Event()
     yield event
     event.set()
@@ -397,7 +388,7 @@ def test_calls_share_the_time_of_their_scope(over: threading.Event) -> None:
     with scope(seconds=0.02) as one:
         for model in (hanging, never):
             with pytest.raises(CallTimeout, match=r"give the call's policy a longer timeout"):
-                given_by(one, model).invoke("A")
+                instrument_in_scope(one, model).invoke("A")
     assert never.calls == []
 
 
@@ -417,7 +408,7 @@ def test_a_cancelled_call_lands_no_longer_than_its_scope_has_time() -> None:
 
     async def work() -> None:
         async with scope(keepers=[keeper], seconds=0.05) as one:
-            task = asyncio.create_task(given_by(one, Endless()).ainvoke("A"))
+            task = asyncio.create_task(instrument_in_scope(one, Endless()).ainvoke("A"))
             task.add_done_callback(lambda _: asked.set())  # a busy machine may be late itself
             await asked.wait()
             task.cancel()
@@ -431,9 +422,9 @@ def test_a_cancelled_call_lands_no_longer_than_its_scope_has_time() -> None:
 def test_the_time_to_land_ends_with_that_of_the_scope() -> None:
     """A cancelled attempt has the grace limit, or what is left where that is less."""
     now = time.monotonic()
-    assert Limits("f", None).landing == GRACE
-    assert Limits("f", None, until=now + 10 * GRACE).landing == GRACE
-    assert Limits("f", None, until=now - 1).landing == 0
+    assert TimeLimits("f", None).landing == GRACE
+    assert TimeLimits("f", None, until=now + 10 * GRACE).landing == GRACE
+    assert TimeLimits("f", None, until=now - 1).landing == 0
 
 
 def test_a_halt_reaches_threads_that_know_nothing_of_it() -> None:
@@ -446,16 +437,18 @@ def test_a_halt_reaches_threads_that_know_nothing_of_it() -> None:
         except BaseException as error:  # noqa: BLE001  (KeyboardInterrupt is what is looked for)
             told.append(error)
 
-    with halting() as halt, scope() as one:
+    with stop_signal() as halt, scope() as one:
         halt.stop()
-        thread = threading.Thread(target=ask, args=(given_by(one, ScriptedModel(["never"])),))
+        thread = threading.Thread(
+            target=ask, args=(instrument_in_scope(one, ScriptedModel(["never"])),)
+        )
         thread.start()
         thread.join()
     assert [type(error) for error in told] == [KeyboardInterrupt]
 
 
 def records(keeper: Keeper) -> Sequence[CallRecord]:
-    """Give the records of a keeper."""
+    """Return the records of a keeper."""
     return keeper.journal.records
 
 
@@ -463,7 +456,7 @@ def test_a_system_message_alone_is_a_prompt() -> None:
     """The last message is what is asked, whoever speaks; those of the system before it lead."""
     keeper = Keeper()
     with scope(keepers=[keeper]) as one:
-        model = given_by(one, ScriptedModel(default="x"))
+        model = instrument_in_scope(one, ScriptedModel(default="x"))
         model.invoke([("system", "Only.")])
         model.invoke([("system", "One."), ("system", "Two."), AIMessage("Go on:")])
     told = [(one.prompt, len(one.lead), one.context) for one in records(keeper)]

@@ -19,25 +19,25 @@ from langchain_core.messages import (
 )
 from langchain_openai import ChatOpenAI
 
-from mergepoint.models.view import (
+from mergepoint.models.identity import (
     OPENING,
     VIEWS,
     seen_through,
     view_of,
     view_problem,
 )
-from mergepoint.testing.scripted import ScriptedModel
+from mergepoint.testing.scripted_model import ScriptedModel
 
 U, A, S = HumanMessage, AIMessage, SystemMessage
 
 
 def said(messages: Sequence[BaseMessage]) -> list[tuple[str, Any]]:
-    """Give type and content of each message."""
+    """Return type and content of each message."""
     return [(message.type, message.content) for message in messages]
 
 
 def alternated(*messages: BaseMessage) -> list[tuple[str, Any]]:
-    """Give what is sent of these messages to a provider that wants alternation."""
+    """Return what is sent of these messages to a provider that wants alternation."""
     return said(seen_through("alternate", messages))
 
 

@@ -1,1 +1,1 @@
-"""The door to models, views of providers, the offline model."""
+"""Calling models: instrumented models, budgets, prices, retries, and providers' views."""

@@ -1,16 +1,350 @@
-"""Identity: the name by which a model is on record."""
+"""The identity of a model: its name, provider, settings, and view of a conversation."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import copy
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final, Literal, TypeAlias, get_args
+from urllib.parse import urlsplit
 
+import orjson
 from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableWithFallbacks
+from langchain_core.runnables.base import RunnableBindingBase
+from langchain_core.runnables.config import ensure_config, merge_configs
+from langchain_core.runnables.configurable import DynamicRunnable
+from pydantic import BaseModel
+
+from mergepoint.core.errors import StepError
+from mergepoint.models.budget import output_cap, output_cap_of
+from mergepoint.models.langchain_internals import (
+    chosen_chat_model,
+    is_init_chat_model,
+    model_type,
+    normalized,
+    tracing_params,
+)
+
+# Users pass chat models, or Runnables of them: `.with_fallbacks()`, `.with_retry()`,
+# `.with_config()`, `.bind()`, `.bind_tools()`, `.configurable_fields()`, and the result of
+# `init_chat_model` for a model that each call configures. Such a Runnable is taken apart here, so
+# that the calls of the models inside are recorded, and rebuilt.
 
 
-def identity(model: BaseChatModel, params: Mapping[str, Any]) -> str:
-    """Give `provider:name` of a model called with these parameters."""
-    known = model._get_ls_params(**params)
-    name = known.get("ls_model_name")
-    provider = known.get("ls_provider", model._llm_type)
-    return f"{provider}:{name}" if name else str(provider)
+ChatModel: TypeAlias = BaseChatModel | Runnable[Any, Any]
+"""A chat model, or a Runnable that is made of some."""
+
+CONFIGURABLE: Final = "configurable"
+"""The recorded name of a model that is known only from the config of a call."""
+
+PART = "_mergepoint_part"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelBinding:
+    """The settings that a chat model carries from the Runnable around it.
+
+    `bound` are default parameters of its calls. Those named in `settings` come from a run or a
+    stage, and yield to those of an inner one. `whole` identifies the Runnable, and is empty for a
+    model by itself: it is part of request fingerprints, because any model of the Runnable may
+    answer.
+    """
+
+    bound: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    whole: str = ""
+    settings: frozenset[str] = frozenset()
+
+
+_ALONE = ModelBinding()
+
+
+def part_of(model: BaseChatModel) -> ModelBinding:
+    """Return what a model carries; a model that nobody prepared carries nothing."""
+    found: ModelBinding = vars(model).get(PART, _ALONE)
+    return found
+
+
+def carrying(model: BaseChatModel, part: ModelBinding) -> BaseChatModel:
+    """Return a copy of a model with these settings."""
+    copied = copy.copy(model)
+    object.__setattr__(copied, PART, part)
+    return copied
+
+
+def is_chat_model(model: object) -> bool:
+    """Return whether an object is a chat model, or a Runnable that consists of chat models.
+
+    A model that each call configures counts; whether it can be created is known only then.
+    """
+    if isinstance(model, BaseChatModel) or _is_configurable(model):
+        return True
+    inner = _inside(model)
+    return bool(inner) and all(map(is_chat_model, inner))
+
+
+def is_dynamic(model: ChatModel) -> bool:
+    """Return whether the config of a call decides which model answers."""
+    return _is_configurable(model) or any(map(is_dynamic, _inside(model)))
+
+
+def configured(model: ChatModel, config: RunnableConfig | None) -> ChatModel:
+    """Return the model that a config selects.
+
+    Raises StepError if the config does not select one.
+    """
+    if isinstance(model, DynamicRunnable):
+        chosen, settings = model.prepare(config)
+        made = configured(chosen, settings)
+        return made if model.config is None else made.with_config(_without_choice(model.config))
+    if _is_configurable(model):
+        try:
+            return configured(chosen_chat_model(model, config), config)
+        except (ValueError, TypeError) as error:
+            raise StepError(
+                f"the configurable model could not be made ({error}); give its fields in the "
+                "config, such as config={'configurable': {'model': 'openai:gpt-5-mini'}}"
+            ) from error
+    if isinstance(model, RunnableBindingBase):
+        inside = merge_configs(model.config, ensure_config(config))
+        return model.model_copy(update={"bound": configured(model.bound, inside)})
+    return _with_inside(model, lambda one: configured(one, config))
+
+
+def parts(
+    model: ChatModel, bound: Mapping[str, Any] | None = None
+) -> Iterator[tuple[BaseChatModel, Mapping[str, Any]]]:
+    """Yield the chat models inside in the order of trial, each with the parameters of its calls.
+
+    Raises StepError for an object that is not a chat model.
+    """
+    given = bound or {}
+    if isinstance(model, BaseChatModel):
+        yield model, {**part_of(model).bound, **given}
+        return
+    if isinstance(model, RunnableBindingBase):
+        given = {**model.kwargs, **given}
+    inner = _inside(model)
+    if not inner:
+        raise StepError(not_a_model(model))
+    for one in inner:
+        yield from parts(one, given)
+
+
+def rebuilt(
+    model: ChatModel,
+    change: Callable[[BaseChatModel, Mapping[str, Any]], ChatModel],
+    bound: Mapping[str, Any] | None = None,
+) -> ChatModel:
+    """Return a Runnable with each chat model inside replaced by the result of `change`.
+
+    `change` gets the model, and the parameters that the Runnables around bind to its calls.
+    """
+    given = bound or {}
+    if isinstance(model, BaseChatModel):
+        return change(model, given)
+    if isinstance(model, RunnableBindingBase):
+        given = {**model.kwargs, **given}
+    return _with_inside(model, lambda one: rebuilt(one, change, given))
+
+
+def identity(model: ChatModel, params: Mapping[str, Any]) -> str:
+    """Return the recorded name of a model called with these parameters: `provider:name`.
+
+    That of a Runnable contains each model inside once: `openai:a or anthropic:b`.
+    """
+    if isinstance(model, BaseChatModel):
+        known = tracing_params(model, **params)
+        name = known.get("ls_model_name")
+        provider = known.get("ls_provider", model_type(model))
+        return f"{provider}:{name}" if name else str(provider)
+    if is_dynamic(model):
+        try:
+            return identity(configured(model, None), params)
+        except StepError:
+            return CONFIGURABLE
+    return " or ".join(identities(model, params))
+
+
+def identities(model: ChatModel, params: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the recorded names of all models inside, each once."""
+    if is_dynamic(model):
+        try:
+            model = configured(model, None)
+        except StepError:
+            return (CONFIGURABLE,)
+    found = (identity(one, {**bound, **params}) for one, bound in parts(model))
+    return tuple(dict.fromkeys(found))
+
+
+def not_a_model(given: object) -> str:
+    """Return the error message for an object that is not a chat model."""
+    return (
+        "a model is a chat model, one with fallbacks, retries, bound arguments or configurable "
+        f"fields, or 'provider:name', not {type(given).__name__}"
+    )
+
+
+def _is_configurable(model: object) -> bool:
+    """Return whether a config chooses the model."""
+    return isinstance(model, DynamicRunnable) or is_init_chat_model(model)
+
+
+def _inside(model: object) -> tuple[ChatModel, ...]:
+    if isinstance(model, RunnableBindingBase):
+        return (model.bound,)
+    if isinstance(model, RunnableWithFallbacks):
+        return (model.runnable, *model.fallbacks)
+    return ()
+
+
+def _with_inside(model: ChatModel, change: Callable[[ChatModel], ChatModel]) -> ChatModel:
+    if isinstance(model, RunnableBindingBase):
+        return model.model_copy(update={"bound": change(model.bound)})
+    if isinstance(model, RunnableWithFallbacks):
+        inside = {
+            "runnable": change(model.runnable),
+            "fallbacks": [change(one) for one in model.fallbacks],
+        }
+        return model.model_copy(update=inside)
+    return model
+
+
+def _without_choice(config: RunnableConfig) -> RunnableConfig:
+    rest: Any = {name: value for name, value in config.items() if name != "configurable"}
+    found: RunnableConfig = rest
+    return found
+
+
+def declared(
+    model: BaseChatModel, stop: Sequence[str] | None, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the parameters of a call, including bound tools and response formats.
+
+    If the call does not set them, temperature and output limit are those that the model declares:
+    models that differ in them must not answer for each other, and budgets need the limit.
+    """
+    params = plain_options(options)
+    if stop:
+        params["stop"] = list(stop)
+    temperature = tracing_params(model, **options).get("ls_temperature")
+    if temperature is not None:
+        params.setdefault("temperature", temperature)
+    cap = None if output_cap(params) else output_cap_of(model)
+    return params if cap is None else {**params, "max_tokens": cap}
+
+
+def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a call as plain data, as far as possible."""
+    return {name: _plain(value) for name, value in options.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with pydantic models as JSON schemas, since class names say too little."""
+    if isinstance(value, type) and issubclass(value, BaseModel):
+        return value.model_json_schema()
+    try:
+        plain = orjson.loads(orjson.dumps(value))
+        if plain == value:
+            return plain
+    except (TypeError, ValueError):
+        pass
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+# A pipeline whose stages keep only their last response has consecutive assistant messages, and may
+# begin with one. Some providers reject that. For them, consecutive messages with the same role are
+# joined, and the conversation begins with a user line. The state does not change.
+
+
+View = Literal["as_is", "alternate"]
+VIEWS: tuple[str, ...] = get_args(View)
+
+OPENING = "(The conversation so far.)"
+
+# Providers whose APIs, or common chat templates, reject anything but alternating roles.
+_ALTERNATING = frozenset(
+    {"anthropic", "mistral", "mistralai", "google_genai", "google_vertexai", "huggingface", "vllm"}
+)
+_OPENAI = "api.openai.com"
+
+
+def view_problem(view: object) -> str | None:
+    """Return the problem of a view's name, or None."""
+    if view in VIEWS:
+        return None
+    return f"view={view!r}; allowed are {', '.join(map(repr, VIEWS))}"
+
+
+def view_of(model: BaseChatModel) -> View:
+    """Return a provider's default view.
+
+    An OpenAI-compatible server at another address counts as alternating: local servers use the chat
+    templates of their models, and many of those reject consecutive messages with the same role.
+    """
+    provider = str(tracing_params(model).get("ls_provider", ""))
+    if provider in _ALTERNATING:
+        return "alternate"
+    if provider == "openai":
+        base = getattr(model, "openai_api_base", None) or os.environ.get("OPENAI_BASE_URL")
+        return "alternate" if base and urlsplit(str(base)).hostname != _OPENAI else "as_is"
+    return "as_is"
+
+
+def as_langchain_sends(messages: list[BaseMessage]) -> list[BaseMessage]:
+    """Return messages with content blocks in the form that LangChain passes to a chat model.
+
+    LangChain converts blocks of older versions when a model is called, before the model's own code.
+    """
+    if all(type(message.content) is str for message in messages):
+        return messages
+    return normalized(messages)
+
+
+def seen_through(view: View, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """Return the messages in the form in which they are sent.
+
+    With `alternate`, system messages come first, a user message follows, and roles alternate.
+    """
+    if view == "as_is":
+        return list(messages)
+    sent: list[BaseMessage] = []
+    for message in sorted(messages, key=lambda message: message.type != "system"):
+        opening = not sent or isinstance(sent[-1], SystemMessage)
+        if opening and message.type == "ai":
+            sent.append(HumanMessage(OPENING))
+        if sent and sent[-1].type == message.type and _joinable(sent[-1], message):
+            sent[-1] = _joined(sent[-1], message)
+        else:
+            sent.append(message)
+    return sent
+
+
+def _joinable(first: BaseMessage, second: BaseMessage) -> bool:
+    plain = isinstance(second, HumanMessage | AIMessage | SystemMessage)
+    tools = isinstance(first, AIMessage) and (first.tool_calls or second.tool_calls)  # type: ignore[attr-defined]
+    return plain and not tools
+
+
+def _joined(first: BaseMessage, second: BaseMessage) -> BaseMessage:
+    kind: dict[str, type[HumanMessage | AIMessage | SystemMessage]] = {
+        "human": HumanMessage,
+        "ai": AIMessage,
+        "system": SystemMessage,
+    }
+    if first.type not in kind:
+        raise StepError(f"a {first.type} message cannot be joined")
+    if isinstance(first.content, str) and isinstance(second.content, str):
+        return kind[first.type](content=f"{first.content}\n\n{second.content}")
+    return kind[first.type](content=[*_blocks(first), *_blocks(second)])
+
+
+def _blocks(message: BaseMessage) -> list[str | dict[str, object]]:
+    if isinstance(message.content, str):
+        return [{"type": "text", "text": message.content}]
+    return list(message.content)

@@ -1,79 +1,151 @@
-"""Scope: what a model needs at its door where no step asks it, inside of a function for one.
-
-A step tells the door of each call before it is made. A function calls models as it likes: what
-their calls have in common is told once, and each call is set out from it at the door.
-"""
+"""The scope of model calls: the run that they belong to, in a context variable."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 from uuid import UUID
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 
 from mergepoint.core.errors import StepError
-from mergepoint.models.attempts import CLOCK
-from mergepoint.models.declared import declared
-from mergepoint.models.flights import Flights
-from mergepoint.models.halt import HALT
-from mergepoint.models.identity import identity
-from mergepoint.models.landing import Limits
-from mergepoint.models.ledger import Ledger
-from mergepoint.models.look_up import Keeper, look_up, looks_up
-from mergepoint.models.passage import ModelCall
-from mergepoint.models.purse import Purse
-from mergepoint.models.samples import Samples
-from mergepoint.models.view import View, view_of
-from mergepoint.record.record import CallKey, Kind
-from mergepoint.record.request import Digests, setting_digest
+from mergepoint.journal.fingerprint import Digests, setting_digest
+from mergepoint.journal.records import CallKey, CallRecord, Kind
+from mergepoint.models.budget import BudgetLedger, BudgetSource
+from mergepoint.models.call import (
+    CALL,
+    AnswerKeeper,
+    Ask,
+    Attempt,
+    M,
+    ModelCall,
+    ModelCallRun,
+    find_recorded_answer,
+    uses_fingerprints,
+)
+from mergepoint.models.cancellation import (
+    STOP_SIGNAL,
+    AttemptTracker,
+    CancellationShield,
+    TimeLimits,
+)
+from mergepoint.models.identity import View, declared, identity, part_of, plain_options, view_of
+from mergepoint.models.responses import cleaned
+from mergepoint.models.retry import CLOCK
 from mergepoint.tree.policy import Policy
+from mergepoint.tree.prompts import copied_message
+
+
+class Samples:
+    """Numbers equal requests of one execution, from `first`, and stores their answers.
+
+    It counts only equal requests: other requests, before or at the same time, change no number. So
+    concurrent calls find their own answers again, and n samples of one prompt stay n.
+    """
+
+    def __init__(self, *, first: int = 0) -> None:
+        self._first = first
+        self._lock = threading.Lock()
+        self._asked: Counter[str] = Counter()
+        self._returned: dict[str, list[int]] = {}
+        self._answers: dict[tuple[str, int], CallRecord] = {}
+
+    def number(self, request: str) -> int:
+        """Return the number of the next call of a request."""
+        with self._lock:
+            if returned := self._returned.get(request):
+                return returned.pop(0)
+            number = self._first + self._asked[request]
+            self._asked[request] += 1
+            return number
+
+    def give_back(self, request: str, number: int) -> None:
+        """Return a number to the pool, for the next call of the request, after a failure."""
+        with self._lock:
+            self._returned.setdefault(request, []).append(number)
+            self._returned[request].sort()
+
+    def keep(self, record: CallRecord) -> None:
+        """Store an answer, for an execution that begins again."""
+        self._answers[record.request, record.sample] = record
+
+    def answer(self, request: str, sample: int) -> CallRecord | None:
+        """Return the answer from this process, or None."""
+        return self._answers.get((request, sample))
+
+    def again(self) -> None:
+        """Restart the numbering: the execution begins again and gets the stored answers."""
+        with self._lock:
+            self._asked.clear()
+            self._returned.clear()
+
+
+# A step describes each call to the instrumented model before it is made. A function calls models as
+# it likes, so the common part of its calls is described once, and each call is completed from it in
+# the instrumented model.
 
 
 class Scope:
-    """One execution of something that calls models as it likes; its calls are found by its key.
+    """One execution of a function that calls models as it likes.
 
-    The `keepers` have the journals, and know what is on record; the `purse` grants each attempt;
-    the `policy` says how often a call is tried, and how long it may take, all calls together at
-    most `seconds`. Without a `view` each model has that of its provider. An execution that may
-    begin again is given its `samples`, and finds there what it was answered before.
+    In `with` (or `async with`), it is the scope of all models that a scope has instrumented, in
+    every thread and task with a copy of the context. At the end, no further call starts, and those
+    in progress finish.
 
-    In `with` (or `async with`) it is the scope of all models behind the door that were given by
-    some scope, in every thread and task with a copy of the context. At the end no call starts any
-    more, and those in flight have landed.
+    Args:
+        key: The key by which its calls are recorded and found.
+        keepers: The recorders with their journals and recorded answers.
+        purse: The source of reservations for each attempt.
+        policy: Retries and timeout of each call.
+        view: The view of the conversation; by default that of each model's provider.
+        samples: The numbers and answers of an execution that may begin again.
+        seconds: The maximum time of all calls together.
+        kind: The kind of the recorded calls.
+        accept: Raises AnswerError for an unusable answer. With it, the scope is that of one call,
+            and
+        its caller repeats a rejected call with the reason, in another scope of the same key.
+        attempts: The attempts of the earlier scopes of that call.
     """
 
     def __init__(
         self,
         key: CallKey,
         *,
-        keepers: Sequence[Keeper] = (),
-        purse: Purse | None = None,
+        keepers: Sequence[AnswerKeeper] = (),
+        purse: BudgetSource | None = None,
         policy: Policy | None = None,
         view: View | None = None,
         samples: Samples | None = None,
         seconds: float | None = None,
         kind: Kind = "inner",
+        accept: Callable[[AIMessage], str] | None = None,
+        attempts: int = 0,
     ) -> None:
         self.key = key
         self.keepers = tuple(keepers)
         self.purse = purse
         self.policy = policy or Policy()
         self.samples = samples or Samples()
-        self.flights = Flights(key.full_path)
-        self.halt = HALT.get()
+        self.flights = AttemptTracker(key.full_path)
+        self.halt = STOP_SIGNAL.get()
         self.clock = CLOCK.get()
         self._view = view
         self._tries = samples is not None
-        self._keyed = [keeper for keeper in self.keepers if looks_up(keeper)]
+        self._keyed = [keeper for keeper in self.keepers if uses_fingerprints(keeper)]
         self._until = None if seconds is None else time.monotonic() + seconds
         self._kind: Kind = kind
         self._charged: dict[UUID, float | None] = {}
+        self._accept = accept
+        self.attempts = attempts
+        self.answered_by = ""
         self._given_up: list[BaseException] = []
         self._token: Token[Scope | None] | None = None
 
@@ -84,9 +156,9 @@ class Scope:
         stop: list[str] | None,
         options: Mapping[str, Any],
     ) -> ModelCall:
-        """Set out a call that is at the door, with the answer that is on record for it.
+        """Return the call that is about to be made, with its recorded answer.
 
-        Raises StepError where the execution is over, and for a call without messages.
+        Raises StepError if the execution is over, and for a call without messages.
         """
         self.flights.check()
         if not messages:
@@ -98,20 +170,47 @@ class Scope:
             lead=_leading(messages),
             params=declared(model, stop, options),
             journals=[keeper.journal for keeper in self.keepers],
-            accept=_said,
+            accept=self._accept or _said,
+            asks_again=self._accept is not None,
             purse=self.purse,
             policy=self.policy,
             clock=self.clock,
             kind=self._kind,
         )
         call.entered = True
+        if self._accept is not None:
+            call.tried = self.attempts
         if self._keyed or self._tries:
-            self._look_up(call, messages)
+            self._look_up(call, messages, self._setting(model, call, stop, options))
         return call
 
-    def _look_up(self, call: ModelCall, messages: Sequence[BaseMessage]) -> None:
-        """Put request and sample on a call, and its answer: of this execution, or on record."""
-        setting = setting_digest(call.model, call.params, call.view, None)
+    def _setting(
+        self,
+        model: BaseChatModel,
+        call: ModelCall,
+        stop: Sequence[str] | None,
+        options: Mapping[str, Any],
+    ) -> bytes:
+        """Return the digest of a call's settings.
+
+        For a model of a Runnable, these are the Runnable and its parameters, which are the same for
+        each of its models.
+        """
+        part = part_of(model)
+        if not part.whole:
+            return setting_digest(call.model, call.params, call.view, None)
+        call.composed = True
+        given = {name: value for name, value in options.items() if name not in part.bound}
+        params = {**plain_options(given), "stop": list(stop or ())}
+        return setting_digest(part.whole, params, self._view or "", None)
+
+    def again(self, call: ModelCall) -> None:
+        """Return a failed call's number, so that the next model of a Runnable can use it."""
+        if call.composed:
+            self.samples.give_back(call.request, call.sample)
+
+    def _look_up(self, call: ModelCall, messages: Sequence[BaseMessage], setting: bytes) -> None:
+        """Set request, sample and answer of a call, from this execution or from a journal."""
         digests = [keeper.digests for keeper in self._keyed] or [Digests()]
         requests = [one.once(setting, messages) for one in digests]
         call.sample = self.samples.number(requests[-1])
@@ -120,34 +219,34 @@ class Scope:
             call.journals = ()
         call.request = requests[-1]
         for keeper, call.request in zip(self._keyed, requests, strict=False):
-            look_up(call, messages, keeper)
+            find_recorded_answer(call, messages, keeper)
 
-    def limits(self) -> Limits:
-        """Give how long an attempt that starts now may take. Raises CallTimeout for no time."""
+    def limits(self) -> TimeLimits:
+        """Return the limits of an attempt that starts now. Raises CallTimeout without time left."""
         path, timeout = self.key.full_path, self.policy.timeout
         if self._until is None:
-            return Limits(path, timeout, whose="call")
+            return TimeLimits(path, timeout, whose="call")
         left = self._until - time.monotonic()
-        limits = Limits(path, min(left, timeout or left), until=self._until, whose="call")
+        limits = TimeLimits(path, min(left, timeout or left), until=self._until, whose="call")
         if left <= 0:
             raise replace(limits, timeout=0.0).overdue()
         return limits
 
     def charged(self, run: UUID, model: str, message: AIMessage | None) -> float | None:
-        """Charge a call that passed no door, once for all who tell of it, and give its cost.
+        """Charge a call without instrumentation once, and return its cost.
 
-        `run` is LangChain's id of the call.
+        Several callbacks may report the same call; `run` is LangChain's id of it.
         """
-        if run not in self._charged and isinstance(self.purse, Ledger):
+        if run not in self._charged and isinstance(self.purse, BudgetLedger):
             self._charged[run] = self.purse.charge(self.key, model, message)
         return self._charged.get(run)
 
     def give_up(self, error: BaseException) -> None:
-        """Note a failure that was tried again as often as the policy says."""
+        """Note a failure that used up its retries."""
         self._given_up.append(error)
 
     def gave_up(self, error: BaseException) -> bool:
-        """Say whether an error is, or comes from, a failure that was tried often enough."""
+        """Return whether an error is, or comes from, a failure that used up its retries."""
         found: BaseException | None = error
         while found is not None:
             if any(found is one for one in self._given_up):
@@ -181,12 +280,12 @@ class Scope:
         await self.aend()
 
     def end(self) -> None:
-        """Let no call start any more, and those in flight land."""
+        """Prevent further calls, and wait for those in progress."""
         self.flights.close()
         self.flights.land()
 
     async def aend(self) -> None:
-        """Do what `end` does, on an event loop."""
+        """End as `end` does, on an event loop."""
         self.flights.close()
         await self.flights.aland()
 
@@ -203,7 +302,7 @@ SCOPE: ContextVar[Scope | None] = ContextVar("mergepoint_scope", default=None)
 
 
 def _leading(messages: Sequence[BaseMessage]) -> int:
-    """Count the system messages at the front, before the last message."""
+    """Return the number of system messages at the front, before the last message."""
     count = 0
     while count < len(messages) - 1 and messages[count].type == "system":
         count += 1
@@ -211,5 +310,119 @@ def _leading(messages: Sequence[BaseMessage]) -> int:
 
 
 def _said(message: AIMessage) -> str:
-    """Give the text of an answer; one without text, such as a tool call, is an answer too."""
+    """Return the text of an answer; it may be empty, as for a tool call."""
     return str(message.text)
+
+
+OWN: Final = "_mergepoint_scopes"
+"""The attribute with the scopes that instrumented a model, the latest first.
+
+A function's model finds its scope by it in threads without a copy of the context. If the function
+passes its model to a nested run, calls of that run belong to both scopes.
+"""
+
+
+def opened(
+    model: BaseChatModel,
+    messages: Sequence[BaseMessage],
+    stop: list[str] | None,
+    options: Mapping[str, Any],
+    *,
+    streams: bool = False,
+) -> ModelCallRun | None:
+    """Return the run of a call that belongs to a scope, or None.
+
+    None means that no scope has instrumented the model, or that it runs inside another call.
+    """
+    own: tuple[Scope, ...] = vars(model).get(OWN, ())
+    if not own:
+        return None
+    outer = CALL.get()
+    passed = 0 if outer is None else outer.scopes
+    if passed >= len(own):
+        return None
+    scope = own[passed] if passed else SCOPE.get() or own[0]
+    call = scope.call(model, messages, stop, options)
+    call.scopes = passed + 1
+    return ScopedModelCall(scope, call, messages, counted=not streams)
+
+
+class ScopedModelCall(ModelCallRun):
+    """One call of a scope.
+
+    A stream is not `counted` among the calls to wait for: its consumer may have stopped reading.
+    """
+
+    def __init__(
+        self, scope: Scope, call: ModelCall, messages: Sequence[BaseMessage], *, counted: bool
+    ) -> None:
+        super().__init__(call, messages)
+        self.scope = scope
+        self.counted = counted
+
+    def outgoing(self) -> list[BaseMessage]:
+        """Return the messages of the next attempt, without text that providers reject."""
+        return [cleaned(message)[0] for message in super().outgoing()]
+
+    def attempt(self, number: int, *, after: float | None = None, live: bool = True) -> Attempt:
+        """Return one attempt of the call."""
+        return ScopedAttempt(self, number, after=after, live=live)
+
+    def around(self, ask: Ask, how: Callable[[ModelCall, Ask], Any]) -> Ask:
+        """Return the call of the model's own code, with `CALL` set around it."""
+        return partial(how, self.call, ask)
+
+    def handed(self, message: M) -> M:
+        """Return a copy of an answer, which keeps its id because it belongs to the function."""
+        return copied_message(message)
+
+
+class ScopedAttempt(Attempt):
+    """One attempt of a call of a scope."""
+
+    def __init__(
+        self, passage: ScopedModelCall, number: int, *, after: float | None, live: bool
+    ) -> None:
+        super().__init__(passage, number, after=after, live=live)
+        self._scope = passage.scope
+        self._halt = self._halt or passage.scope.halt
+        self._counted = passage.counted
+
+    def __enter__(self) -> Self:
+        self._scope.flights.check()
+        if self._live:
+            self._passage.limits = self._scope.limits()
+            self.landing = CancellationShield(self._passage.limits)
+        if not self._counted:
+            return super().__enter__()
+        self._scope.flights.begin()
+        try:
+            return super().__enter__()
+        except BaseException:
+            self._scope.flights.end()
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        try:
+            again = super().__exit__(kind, error, trace)
+        finally:
+            if self._counted:
+                self._scope.flights.end()
+        if error is not None and not again:
+            self._scope.again(self._passage.call)
+            if not self._given_on:
+                self._scope.give_up(error)
+        return again
+
+    def _record(self, error: BaseException | None, cost: float | None) -> CallRecord:
+        record, answer = super()._record(error, cost), self._passage.call.answer
+        self._scope.attempts = max(record.attempt, 0 if answer is None else answer.attempt)
+        if record.answered:
+            self._scope.samples.keep(record)
+            self._scope.answered_by = record.model
+        return record

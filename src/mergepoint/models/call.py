@@ -1,0 +1,600 @@
+"""One model call: its recorded answer, or attempts according to its policy."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.language_models.chat_models import generate_from_stream
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.messages.tool import tool_call_chunk
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+
+from mergepoint.core.errors import BrokenAnswer, RailError, StepError
+from mergepoint.core.text import clean_fields
+from mergepoint.journal.fingerprint import Digests
+from mergepoint.journal.lines import JournalError
+from mergepoint.journal.recorded_answers import AnswerRequest, RecordedAnswers
+from mergepoint.journal.records import (
+    CallKey,
+    CallRecord,
+    Kind,
+    error_of,
+    is_refusal,
+    now,
+    own_answer,
+)
+from mergepoint.journal.store import Journal
+from mergepoint.journal.writer import PendingWrites, append_record
+from mergepoint.models.budget import BudgetSource, Reservation, merged
+from mergepoint.models.cancellation import GRACE, STOP_SIGNAL, CancellationShield, TimeLimits
+from mergepoint.models.identity import (
+    View,
+    as_langchain_sends,
+    declared,
+    identity,
+    seen_through,
+    view_of,
+)
+from mergepoint.models.pricing import aprepare_prices
+from mergepoint.models.responses import check_end, cleaned, truncation
+from mergepoint.models.retry import CLOCK, Clock, wait_before_next
+from mergepoint.tree.policy import Policy, Retry
+from mergepoint.tree.prompts import copied, copied_message
+
+
+def as_chunk(result: ChatResult) -> ChatGenerationChunk:
+    """Return a whole answer as the only chunk of a stream."""
+    message = result.generations[0].message
+    whole = AIMessageChunk(
+        **message.model_dump(exclude={"type", "tool_calls", "invalid_tool_calls"}),
+        tool_call_chunks=[
+            tool_call_chunk(
+                name=call["name"], args=json.dumps(call["args"]), id=call["id"], index=index
+            )
+            for index, call in enumerate(getattr(message, "tool_calls", ()))
+        ],
+        chunk_position="last",
+    )
+    return ChatGenerationChunk(message=whole)
+
+
+def joined(chunks: Sequence[ChatGenerationChunk]) -> ChatResult:
+    """Return the answer that the chunks of a stream add up to.
+
+    LangChain loses the name when it adds messages; it is restored here.
+    """
+    result = generate_from_stream(iter(chunks))
+    names = [chunk.message.name for chunk in chunks if chunk.message.name]
+    if names:
+        result.generations[0].message.name = names[-1]
+    return result
+
+
+def says_something(chunk: ChatGenerationChunk) -> bool:
+    """Return whether a chunk has content, unlike those with which providers open a stream."""
+    message = chunk.message
+    content = message.content.strip() if isinstance(message.content, str) else message.content
+    calls = getattr(message, "tool_call_chunks", None)
+    return bool(content or calls or message.additional_kwargs)
+
+
+M = TypeVar("M", bound=BaseMessage)
+Ask = Callable[[], Any]
+
+
+@dataclass(slots=True)
+class ModelCall:
+    """The settings and the state of a call that is about to be made.
+
+    The caller sets:
+
+    - `lead`: the number of messages at the front that belong to this call only; the last message is
+      the prompt. `messages` are the caller's own copies, which no other code has; without them the
+      messages that arrive count.
+    - `accept`: returns the text of an answer, or raises StepError for an unusable one.
+    - `bound`: parameters that the instrumented model passes on itself, because LangChain's
+      structured output drops those of the call.
+    - `request`: the request fingerprint. `answer`: a recorded answer to use instead of a call.
+      `kind` and `sample` are recorded.
+    - `purse`: the source of reservations for each attempt. `grace`: seconds for a cancelled attempt
+      to finish. `scopes`: the number of scopes whose instrumentation the call has passed.
+    - `asks_again`: the caller repeats the call with the reason if its answer is rejected. So the
+      policy does not retry it, and a rejected recorded answer is used as well. The journals in
+      `failed_in` already have that failure.
+    - `composed`: the call is one of a Runnable of chat models. Each model that is tried passes the
+      instrumentation in turn, which fills in model, view and params.
+
+    The attempts set:
+
+    - `alone`: the only attempt received the copies that arrived, and no foreign callback saw them.
+    - `attempt` and `again`: if a stream broke after some pieces were emitted, its caller starts it
+      again from the beginning as `attempt`, after `again` seconds.
+    - `tried`: the number of attempts of earlier models of a Runnable. `ended_by`: an error that no
+      other model can fix; no further model is tried.
+    """
+
+    key: CallKey
+    model: str
+    view: View
+    lead: int
+    params: Mapping[str, Any]
+    journals: Sequence[Journal]
+    accept: Callable[[AIMessage], str]
+    bound: Mapping[str, Any] = field(default_factory=dict)
+    request: str = ""
+    answer: CallRecord | None = None
+    purse: BudgetSource | None = None
+    policy: Policy = field(default_factory=Policy)
+    grace: float = GRACE
+    clock: Clock = field(default_factory=CLOCK.get)
+    kind: Kind = "step"
+    sample: int = 0
+    scopes: int = 0
+    cleaned: tuple[str, ...] = ()
+    messages: Sequence[BaseMessage] = ()
+    used: bool = field(default=False, init=False)
+    attempt: int = 1
+    again: float | None = field(default=None, init=False)
+    asks_again: bool = False
+    failed_in: Sequence[Journal] = ()
+    composed: bool = False
+    own_view: View | None = None
+    tried: int = field(default=0, init=False)
+    ended_by: BaseException | None = field(default=None, init=False)
+    entered: bool = field(default=False, init=False)
+    alone: bool = field(default=False, init=False)
+    response: str = field(default="", init=False)
+    message: AIMessage | None = field(default=None, init=False)
+
+    def begin_again(self) -> bool:
+        """Return whether the call must be made again, and prepare it for that."""
+        self.entered = self.entered and self.again is None
+        return self.again is not None
+
+    def enter(
+        self, model: BaseChatModel, stop: Sequence[str] | None, options: Mapping[str, Any]
+    ) -> None:
+        """Take in which model of a composed call is at the door. Raises what ended the call."""
+        if self.ended_by is not None:
+            raise self.ended_by
+        if self.answer is not None:
+            self.model, self.params = self.answer.model, self.answer.params
+        else:
+            options = merged(options, self.bound)
+            self.model = identity(model, options)
+            self.view = self.own_view or view_of(model)
+            self.params = declared(model, stop, options)
+
+    def leave(self, error: BaseException, attempts: int) -> None:
+        """Allow the next model of a composed call to be tried after a failure."""
+        if not self.composed:
+            return
+        self.entered = False
+        self.tried += attempts
+        if isinstance(error, RailError | JournalError) or not isinstance(error, Exception):
+            self.ended_by = error
+
+
+CALL: ContextVar[ModelCall | None] = ContextVar("mergepoint_call", default=None)
+
+
+class ModelCallRun:
+    """One call through an instrumented model, tried as often as its policy allows."""
+
+    def __init__(
+        self, call: ModelCall, messages: Sequence[BaseMessage], *, untouched: bool = False
+    ) -> None:
+        self.call = call
+        self.messages = call.messages or messages
+        self.id = call.key.message_id(1)
+        self.path = call.key.full_path
+        # Another model of a Runnable may have edited them.
+        self._arrived = messages if untouched and call.messages and not call.used else None
+        call.used = True
+        self.limits = TimeLimits(self.path, call.policy.timeout, call.grace)
+
+    def recorded(self) -> ChatResult | None:
+        """Return the recorded answer of this call, or None if the model must be called."""
+        answer = self.call.answer
+        if answer is None or answer.message is None:
+            return None
+        result = ChatResult(generations=[ChatGeneration(message=copied_message(answer.message))])
+        with self.attempt(1, live=False) as attempt:
+            attempt.answered(result)
+        return result
+
+    def outgoing(self) -> list[BaseMessage]:
+        """Return the messages of the next attempt, which the model may change.
+
+        The copies that a step passed to LangChain are used if no foreign callback had access to
+        them, and only once: a model that edited them must not receive them again.
+        """
+        arrived, self._arrived = self._arrived, None
+        self.call.alone = arrived is not None
+        if arrived is None:
+            arrived = as_langchain_sends([copied_message(message) for message in self.messages])
+        return list(arrived) if self.call.view == "as_is" else seen_through(self.call.view, arrived)
+
+    def attempts(self) -> Iterator[Attempt]:
+        """Yield attempts until one is answered or the last has failed."""
+        call = self.call
+        after, call.again = call.again, None
+        attempt = self.attempt(call.attempt, after=after)
+        yield attempt
+        while attempt.next_in is not None:
+            attempt = self.attempt(attempt.number + 1, after=attempt.next_in)
+            yield attempt
+
+    def attempt(self, number: int, *, after: float | None = None, live: bool = True) -> Attempt:
+        """Return one attempt of the call."""
+        return Attempt(self, number, after=after, live=live)
+
+    def around(self, ask: Ask, how: Callable[[ModelCall, Ask], Any]) -> Ask:
+        """Return the call of the model's own code; its caller has already set `CALL`."""
+        return ask
+
+    def options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the keyword arguments of the call with the parameters that are bound to it."""
+        return merged(given, self.call.bound) if self.call.bound else {**given}
+
+    def handed(self, message: M) -> M:
+        """Return an answer, or a piece of one, with the id that it will have in the state.
+
+        So a stream shows the message once; the recorded message is the model's own.
+        """
+        handed = copied_message(message)
+        vars(handed)["id"] = self.id
+        handed.model_fields_set.add("id")
+        return handed
+
+
+class Attempt:
+    """One attempt of a call, which writes its record on exit.
+
+    A failure that may be temporary is not raised; `next_in` is then the number of seconds until the
+    next attempt. If part of the answer has reached the caller, there is no next attempt here. A
+    cancelled attempt may finish, and the cancellation is raised when its record is written.
+    """
+
+    def __init__(
+        self, passage: ModelCallRun, number: int, *, after: float | None = None, live: bool = True
+    ) -> None:
+        self._passage = passage
+        self._after = after
+        self._live = live
+        self._message: AIMessage | None = None
+        self._truncated = ""
+        self._cleaned = passage.call.cleaned
+        self._response = ""
+        self._started = 0.0
+        self._reservation: Reservation | None = None
+        self._halt = STOP_SIGNAL.get()
+        self._given_on = False
+        self._written = False
+        self._held: list[ChatGenerationChunk] = []
+        self.landing = CancellationShield(passage.limits)
+        self.sent: list[BaseMessage] = []
+        self.number = number
+        self.next_in: float | None = None
+
+    def pause(self) -> None:
+        """Wait until it is time for this attempt. Raises KeyboardInterrupt in a stopped run."""
+        if self._halt is not None:
+            self._halt.check()
+        if self._after is not None:
+            self._passage.call.clock.sleep(self._after)
+
+    async def apause(self) -> None:
+        """Wait as `pause` does, on an event loop, and load prices in a thread."""
+        if self._passage.call.purse is not None:
+            await aprepare_prices(self._passage.call.model)
+        if self._after is not None:
+            await self._passage.call.clock.asleep(self._after)
+
+    def __enter__(self) -> Self:
+        passage, call = self._passage, self._passage.call
+        if self._halt is not None and self._live:
+            self._halt.check()
+        self._started = now()
+        if self._live:
+            self.sent = passage.outgoing()
+        if self._live and call.purse is not None:
+            try:
+                self._reservation = call.purse.reserve(call.key, call.model, self.sent, call.params)
+                if self._reservation is not None and self._reservation.counts_calls:
+                    self._begin_on_record(self._reservation)
+            except BaseException as error:
+                call.leave(error, 0)
+                raise
+        if self._halt is not None:
+            self._halt.begin(self)
+        return self
+
+    def _begin_on_record(self, reservation: Reservation) -> None:
+        """Record the start of the attempt, so that a limit of calls holds even after a crash."""
+        journals = [journal for journal in self._passage.call.journals if journal.keyed]
+        try:
+            for journal in journals:
+                append_record(journal, replace(self._told(None, None), begun=True))
+        except BaseException:
+            reservation.release()
+            raise
+
+    async def answer(self, ask: Callable[[], Awaitable[ChatResult]]) -> ChatResult:
+        """Return the model's answer once it is recorded; the time of writing does not count.
+
+        Raises the model's errors, StepError for an unusable answer, and CallTimeout.
+        """
+        pending = PendingWrites()
+        try:
+            result = await self.landing.whole(self._taken(ask, pending))
+            if not self._written:  # it was given up, but answered in the meantime
+                pending.run(self.answered, result)
+            return result
+        finally:
+            await pending.end()
+
+    async def _taken(
+        self, ask: Callable[[], Awaitable[ChatResult]], pending: PendingWrites
+    ) -> ChatResult:
+        result = await ask()
+        if not self.landing.given_up:
+            pending.run(self.answered, result)
+        return result
+
+    def answered(self, result: ChatResult) -> None:
+        """Record the model's answer, then replace it by the message that the caller gets.
+
+        Raises StepError for an unusable answer, and errors of writing.
+        """
+        message = self._accepted(result)
+        self._write(None)
+        result.generations[0].message = self._passage.handed(message)
+
+    def _accepted(self, result: ChatResult) -> AIMessage:
+        given, changed = cleaned(_assistant_message(result))
+        self._cleaned = (*self._passage.call.cleaned, *changed)
+        call, path = self._passage.call, self._passage.path
+        message = self._message = call.message = own_answer(given)
+        # A recorded answer was accepted when it arrived.
+        known = call.answer is not None and call.answer.answered
+        accepted = call.policy.accept_truncated or known
+        self._truncated = truncation(message, path, accepted=accepted)
+        self._response = call.response = call.accept(message)
+        return given
+
+    def ready(self, chunk: ChatGenerationChunk) -> list[ChatGenerationChunk]:
+        """Return the chunks that may be emitted: none until one has content."""
+        self._held.append(chunk)
+        self._given_on = self._given_on or says_something(chunk)
+        return self._let_go() if self._given_on else []
+
+    def streamed(self) -> list[ChatGenerationChunk]:
+        """Accept all chunks of a stream as an answer, and return those not yet emitted.
+
+        Raises AnswerError for an unusable answer, BrokenAnswer for one without an end.
+        """
+        path, chunks = self._passage.path, self.landing.pieces
+        if not chunks:
+            raise BrokenAnswer(f"{path}: the model's stream ended without an answer")
+        result = joined(chunks)
+        check_end(_assistant_message(result), self._passage.call.model, path)
+        self._accepted(result)
+        return [] if self.landing.cancelled else self._let_go()
+
+    def _partial(self) -> AIMessage | None:
+        """Return the partial answer of a stream that broke, or None."""
+        with contextlib.suppress(ValueError, TypeError):  # chunks that cannot be merged
+            if self.landing.pieces:
+                return cleaned(_assistant_message(joined(self.landing.pieces)))[0]
+        return None
+
+    def _let_go(self) -> list[ChatGenerationChunk]:
+        held, self._held = self._held, []
+        return [chunk.model_copy(update={"message": self._piece(chunk)}) for chunk in held]
+
+    def _piece(self, chunk: ChatGenerationChunk) -> BaseMessage:
+        """Return a chunk's message for the caller; half a surrogate pair cannot be displayed."""
+        made = self._passage.handed(chunk.message)
+        vars(made).update(clean_fields(vars(made), ("content", "tool_call_chunks")))
+        return made
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        call = self._passage.call
+        try:
+            if not self._written:
+                self._write(error)
+        except BaseException as unwritten:
+            call.leave(unwritten, 0)
+            raise
+        finally:
+            if self._halt is not None:
+                self._halt.end(self)
+        if self.landing.cancelled is not None:
+            raise self.landing.cancelled
+        return error is not None and self._tried_again(error)
+
+    def _tried_again(self, error: BaseException) -> bool:
+        """Decide what follows a failure, and return whether to suppress it."""
+        call = self._passage.call
+        retry = call.policy.retry if self._live else None
+        if call.asks_again and is_refusal(error):
+            retry = None
+        if isinstance(retry, Retry):  # a Policy stores a number of attempts as a Retry
+            self.next_in = wait_before_next(retry, self.number, error, call.clock)
+        if self._given_on and not call.composed:
+            call.again, self.next_in = self.next_in, None
+            call.attempt = self.number + 1
+            return False
+        if self._given_on:
+            self.next_in = None
+        if self.next_in is None:
+            call.leave(error, self.number)
+            if self.number > 1:
+                error.add_note(f"attempt {self.number}; the record has those before it as failures")
+        return self.next_in is not None
+
+    def _write(self, error: BaseException | None) -> None:
+        """Settle what was held back and write the record; only once for each attempt."""
+        self._written = True
+        held = self._reservation
+        self._record(error, None if held is None else held.settle(self._message, error))
+
+    def _record(self, error: BaseException | None, cost: float | None) -> CallRecord:
+        record = self._told(error, cost)
+        call = self._passage.call
+        for journal in call.journals:
+            if error is None or not any(journal is one for one in call.failed_in):
+                append_record(journal, record)
+        return record
+
+    def _told(self, error: BaseException | None, cost: float | None) -> CallRecord:
+        """Return the record of the attempt so far."""
+        call, messages = self._passage.call, self._passage.messages
+        prompt = messages[-1].content
+        return CallRecord(
+            key=call.key,
+            prompt=prompt if type(prompt) is str else copied(prompt),
+            lead=tuple(map(copied_message, messages[: call.lead])),
+            context=len(messages) - call.lead - 1,
+            response=self._response,
+            message=self._message or self._partial(),
+            params=call.params,
+            model=call.model,
+            view=call.view,
+            started=self._started,
+            ended=now(),
+            attempt=call.tried + self.number,
+            source="live" if call.answer is None else "replayed",
+            request=call.request,
+            error=None if error is None else error_of(error),
+            cost=cost,
+            kind=call.kind,
+            sample=call.sample,
+            truncated=self._truncated,
+            cleaned=self._cleaned,
+        )
+
+
+def _assistant_message(result: ChatResult) -> AIMessage:
+    """Return a result's message with LangChain's additions, such as the finish reason.
+
+    Raises BrokenAnswer if there is none, StepError for a message of another kind.
+    """
+    generations = getattr(result, "generations", None)
+    if not generations:
+        raise BrokenAnswer("the model's answer holds no message")
+    message = generations[0].message
+    if not isinstance(message, AIMessage):
+        raise StepError("the model returned no assistant message")
+    about = generations[0].generation_info
+    if not about:
+        return message
+    made = copied_message(message)
+    vars(made)["response_metadata"] = {**about, **message.response_metadata}
+    made.model_fields_set.add("response_metadata")
+    return made
+
+
+def enter(
+    model: BaseChatModel,
+    messages: Sequence[BaseMessage],
+    stop: Sequence[str] | None,
+    options: Mapping[str, Any],
+    *,
+    callbacks: Any = None,
+) -> ModelCallRun | None:
+    """Return the run of the current call; None outside trees, and inside the call itself.
+
+    Some models answer `_generate` with their own `_stream`: that is the same call. `callbacks` is
+    the manager of the handlers that saw the messages.
+    """
+    call = CALL.get()
+    if call is None or call.entered:
+        return None
+    if call.composed:
+        call.enter(model, stop, options)
+    call.entered = True
+    return ModelCallRun(call, messages, untouched=_known(callbacks))
+
+
+def _known(callbacks: Any) -> bool:
+    """Return whether all handlers that saw the messages are known not to change them."""
+    handlers = getattr(callbacks, "handlers", None)
+    return handlers is not None and all(map(_is_known, map(type, handlers)))
+
+
+@lru_cache(maxsize=256)
+def _is_known(handler: type) -> bool:
+    return handler.__module__.partition(".")[0] in _KNOWN
+
+
+_KNOWN = frozenset({"mergepoint", "langchain_core", "langgraph", "langsmith"})
+
+
+class AnswerKeeper(Protocol):
+    """A recorder: it has the journal of a run, and maybe recorded answers."""
+
+    @property
+    def journal(self) -> Journal:
+        """Return the journal for records."""
+        ...
+
+    @property
+    def answers(self) -> RecordedAnswers | None:
+        """Return the recorded answers, or None if every call is made."""
+        ...
+
+    @property
+    def digests(self) -> Digests:
+        """Return the digests for request fingerprints."""
+        ...
+
+
+def uses_fingerprints(keeper: AnswerKeeper) -> bool:
+    """Return whether a recorder needs request fingerprints, for its answers or its records."""
+    return keeper.answers is not None or keeper.journal.keyed
+
+
+def find_recorded_answer(
+    call: ModelCall, messages: Sequence[BaseMessage], keeper: AnswerKeeper
+) -> None:
+    """Set the recorded answer of a call, whose request fingerprint is already known.
+
+    If the recorder's own run is resumed, its journal already has the answer, and it is not written
+    again. Raises ReplayMiss in a strict replay.
+    """
+    if keeper.answers is None or call.answer is not None:
+        return
+    asked = AnswerRequest(
+        path=call.key.full_path,
+        request=call.request,
+        prompt=messages[-1].content,
+        model=call.model,
+        params=call.params,
+        context=len(messages) - call.lead - 1,
+        lead=tuple(messages[: call.lead]),
+        kind=call.kind,
+        sample=call.sample,
+        asks_again=call.asks_again,
+    )
+    call.answer = keeper.answers.find(asked)
+    if call.answer is None or not keeper.answers.owns(call.answer):
+        return
+    if call.answer.refused:  # its check may have changed, and accept it now
+        call.failed_in = (*call.failed_in, keeper.journal)
+    else:
+        call.journals = [one for one in call.journals if one is not keeper.journal]

@@ -1,0 +1,81 @@
+"""Private parts of LangChain that mergepoint uses, each with the reason.
+
+No other module uses a private name of LangChain or LangGraph, apart from classes that override a
+method of a chat model. A test for each name notices when a release changes it:
+`tests/models/test_langchain_internals.py`.
+
+LangGraph: no private name. A run reads the nodes of its host from `langgraph_checkpoint_ns` in the
+metadata of a call (`node_namespace`), and a child that failed beside others resumes under its old
+`checkpoint_ns` (`engine/graph_nodes.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from langchain_core.language_models import BaseChatModel, LangSmithParams
+from langchain_core.language_models._utils import _normalize_messages
+from langchain_core.messages import BaseMessage
+from langchain_core.runnables import RunnableConfig
+
+EVENT_SOURCES: Final = ("_stream_chat_model_events", "_astream_chat_model_events")
+"""Methods by which a chat model streams events itself, so that no call reaches `_stream`.
+
+LangChain reads them with `getattr` and uses `_stream` where they are None.
+"""
+
+TOKEN_TAPS: Final = ("tap_output_iter", "tap_output_aiter")
+"""Methods by which LangChain recognizes a callback handler that wants tokens.
+
+A model that can stream then does so when it is invoked
+(`langchain_core.tracers._streaming._StreamingCallbackHandler`, a protocol).
+"""
+
+NAMESPACE: Final = "langgraph_checkpoint_ns"
+"""The key in the metadata of a call under which LangGraph names the nodes around it."""
+
+
+def tracing_params(model: BaseChatModel, **options: Any) -> LangSmithParams:
+    """Return provider, name, temperature and token limit of a model, as traces show them.
+
+    LangChain has no public method that every chat model implements.
+    """
+    return model._get_ls_params(**options)
+
+
+def model_type(model: BaseChatModel) -> str:
+    """Return the kind of a model, for a model that tells traces no provider."""
+    return model._llm_type
+
+
+def normalized(messages: list[BaseMessage]) -> list[BaseMessage]:
+    """Return messages with content blocks of the current version.
+
+    LangChain converts older blocks when a model is called, before the model's own code. A retry
+    starts behind that conversion, with fresh copies, so it has to convert them too.
+    """
+    return _normalize_messages(messages)
+
+
+def is_init_chat_model(model: object) -> bool:
+    """Return whether a model is what `init_chat_model` returns for configurable fields.
+
+    The class is private to the package `langchain`, which need not be installed.
+    """
+    kind = type(model)
+    return kind.__name__ == "_ConfigurableModel" and kind.__module__.startswith("langchain.")
+
+
+def chosen_chat_model(model: Any, config: RunnableConfig | None) -> Any:
+    """Return the chat model that a config chooses from the result of `init_chat_model`.
+
+    Raises ValueError or TypeError where the config leaves the choice open.
+    """
+    make: Callable[[RunnableConfig | None], Any] = model._model
+    return make(config)
+
+
+def node_namespace(metadata: Mapping[str, Any]) -> str:
+    """Return the nodes around a call in LangGraph's form: `node:<uuid>|node:<uuid>`."""
+    return str(metadata.get(NAMESPACE, ""))
