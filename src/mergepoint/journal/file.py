@@ -1,0 +1,440 @@
+"""Journals in files: one folder per run, one line per record."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from mergepoint.journal.header import FORMAT, RunHeader
+from mergepoint.journal.lines import (
+    FileLines,
+    JournalError,
+    JournalFileError,
+    LockableFile,
+    first_line,
+    flush_folder,
+    is_locked,
+    lock_file,
+    open_lockable,
+    open_regular,
+    read_lines,
+    starts_line,
+    unlock_file,
+)
+from mergepoint.journal.recorded_answers import outcomes
+from mergepoint.journal.records import CallRecord, record_from_plain, record_to_plain
+from mergepoint.journal.redact import Redact, encode_safe
+from mergepoint.journal.store import Sync, checked_run_id, checked_sync, known_run, unknown_run
+from mergepoint.journal.writer import Writer
+
+T = TypeVar("T")
+
+
+def read_journal(path: Path) -> tuple[RunHeader, tuple[CallRecord, ...]]:
+    """Read a journal, also while it is being written; the file is neither locked nor changed.
+
+    Returns:
+        The header of the run, and its records in the order in which they were written.
+
+    Raises:
+        JournalError: The file is not a journal, has a newer format, or was changed.
+    """
+    header, records, _ = load(path)
+    return header, without_starts(records, lambda: is_locked(path))
+
+
+def without_starts(
+    records: tuple[CallRecord, ...], going: Callable[[], bool]
+) -> tuple[CallRecord, ...]:
+    """Return the records without starts of calls, as a reader of a growing journal needs them."""
+    if not any(record.begun for record in records):
+        return records
+    return outcomes(records, over=not going())
+
+
+def load(path: Path) -> tuple[RunHeader, tuple[CallRecord, ...], FileLines]:
+    """Return header, records and lines of a journal, including the starts of calls.
+
+    Raises JournalError as `read_journal` does.
+    """
+    lines = read_lines(path, until_fault=True)
+    if lines.values:
+        check_format(path, lines.values[0].get("format"))
+    if lines.fault is not None:
+        raise lines.fault
+    if not lines.values:
+        raise JournalError(
+            f"{path} does not hold a whole header. If it is a journal, its run was stopped before "
+            "the first call and nothing was recorded: remove the file and begin anew"
+        )
+    header = parsed(path, 1, RunHeader.from_plain, lines.values[0])
+    records = tuple(
+        parsed(path, number, record_from_plain, data, header.run_id)
+        for number, data in enumerate(lines.values[1:], 2)
+    )
+    return header, records, lines
+
+
+def check_format(place: Path | str, found: object) -> None:
+    """Raise JournalError unless this version can read the format."""
+    if found != FORMAT:
+        newer = str(found).startswith(FORMAT.partition("/")[0] + "/")
+        way_out = "update mergepoint" if newer else "it is no journal; give another file"
+        raise JournalError(
+            f"{place} is of format {found!r}, this version reads {FORMAT}: {way_out}"
+        )
+
+
+def parsed(
+    place: Path | str, number: int, parse: Callable[..., T], *plain: Any, unit: str = "line"
+) -> T:
+    """Return the object that a line's plain data describes. Raises JournalError if invalid."""
+    try:
+        return parse(*plain)
+    except (
+        *(LookupError, TypeError, ValueError, AttributeError),
+        *(ArithmeticError, RecursionError),
+    ) as error:
+        raise JournalError(
+            f"{place}, {unit} {number} holds something else than {FORMAT} says "
+            f"({type(error).__name__}: {error}); docs/reference/journal-format.md has the format"
+        ) from error
+
+
+__all__ = ["FileJournal", "JournalError", "RunHeader", "has_begun", "read_journal"]
+
+
+_START = f'{{"format":"{FORMAT}'.encode()
+
+
+class FileJournal:
+    """A journal in a file that one process writes at a time; use `create` or `open`.
+
+    After `append` returns, the record survives a crash of the process. To survive a power failure,
+    the file is flushed at its creation, at failed calls, at gates and when it is closed
+    (`sync="edges"`), or after every record (`sync="record"`). It is safe to write from several
+    threads. Secrets are masked in the file; `redact` is a hook that may change its texts (see
+    `mergepoint.journal.redact`).
+    """
+
+    keyed = True
+
+    def __init__(
+        self,
+        path: Path,
+        file: LockableFile,
+        header: RunHeader,
+        records: Iterable[CallRecord],
+        sync: Sync,
+        redact: Redact | None,
+        *,
+        end: int = 0,
+    ) -> None:
+        self.path = path
+        self.header = header
+        self._file = file
+        self._records = list(records)
+        self._sync = sync
+        self._redact = redact
+        self._owner = os.getpid()
+        self._end = end  # offset of the next line; asking the file would release the GIL
+        self._torn = False  # a write at `_end` has started and not succeeded
+        self._lock = threading.Lock()
+        self.writer = Writer()
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        header: RunHeader,
+        *,
+        sync: Sync = "edges",
+        redact: Redact | None = None,
+    ) -> Self:
+        """Create the journal of a new run, and its folder if it is missing.
+
+        A file that a crash left without a complete header is overwritten, since nothing is recorded
+        there.
+
+        Raises:
+            JournalError: The file already contains a run, or the header has values that are not
+                JSON.
+        """
+        plain = header.to_plain()
+        line = _encoded(plain, redact, path)
+        parsed(path, 1, RunHeader.from_plain, plain)  # what was begun can be resumed
+        made = [folder for folder in path.parents if not folder.exists()]
+        with _told(path, "create"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = _claimed(path, sync)
+            try:
+                os.ftruncate(file.fileno(), 0)
+                journal = cls(path, file, header, (), sync, redact)
+                journal._write(line, flush=True)
+                # A new file survives a power failure only if the folders that name it are flushed
+                # as well.
+                for folder in {path.parent, *(one.parent for one in made)}:
+                    flush_folder(folder)
+            except BaseException:
+                file.close()
+                path.unlink(missing_ok=True)
+                raise
+        return journal
+
+    @classmethod
+    def open(cls, path: Path, *, sync: Sync = "edges", redact: Redact | None = None) -> Self:
+        """Open a journal to append to it, and cut off an unfinished write.
+
+        Raises:
+            JournalError: Another process writes the run, or the file was changed.
+        """
+        with _told(path, "open"):
+            file = _opened(path, sync)
+            try:
+                lock_file(file, path)
+                header, records, lines = load(path)
+                if lines.torn:
+                    os.ftruncate(file.fileno(), lines.good)
+                    os.fsync(file.fileno())
+            except BaseException:
+                file.close()
+                raise
+        return cls(path, file, header, outcomes(records), sync, redact, end=lines.good)
+
+    @property
+    def records(self) -> tuple[CallRecord, ...]:
+        """Return all records in the order in which they were written."""
+        with self._lock:
+            return tuple(self._records)
+
+    def append(self, record: CallRecord) -> None:
+        """Write one record: completely, or not at all.
+
+        Raises JournalError if it is not written, as on a full disk. Earlier records stay, and later
+        appends work once there is room.
+        """
+        if record.key.run != self.header.run_id:
+            raise JournalError(
+                f"{self.path} is the journal of run {self.header.run_id!r}, the record of "
+                f"{record.key.full_path} is of run {record.key.run!r}; give each run its own"
+            )
+        line = _encoded(record_to_plain(record), self._redact, self.path, record)
+        with self._lock:
+            self._write(line, flush=self._sync == "record" or record.at_edge)
+            if not record.begun:
+                self._records.append(record)
+
+    def close(self) -> None:
+        """Flush the file and unlock it; a second call does nothing."""
+        try:
+            self.writer.close()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        with self._lock, _told(self.path, "flush"):
+            if self._file.closed:
+                return
+            try:
+                # A forked child has a copy of the file: it must not flush or unlock the parent's
+                # journal.
+                if self._owner == os.getpid():
+                    self._mend()
+                    os.fsync(self._file.fileno())
+                    unlock_file(self._file)
+            finally:
+                self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _write(self, line: bytes, *, flush: bool) -> None:
+        if self._file.closed or self._owner != os.getpid():
+            ours = self._owner == os.getpid()
+            state = "is closed" if ours else "belongs to the process that opened it"
+            raise JournalError(f"{self.path} {state}; go on with it by FileJournal.open")
+        file = self._file.fileno()
+        try:
+            if self._torn:
+                self._mend()
+            self._torn = True
+            written = os.write(file, line)
+            if written < len(line):
+                raise OSError(errno.ENOSPC, f"only {written} of {len(line)} bytes went in")
+            if flush:
+                os.fsync(file)
+        except OSError as error:
+            with suppress(OSError):  # repeated before the next record, and by `open`
+                self._mend()
+            raise JournalFileError(
+                f"cannot write to {self.path}: {error.strerror}; what it held before is kept, the "
+                "new line is not. Make room or mend the disk, then resume the run",
+                error,
+                self.path,
+            ) from error
+        self._end += written
+        self._torn = False
+
+    def _mend(self) -> None:
+        """Cut off the rest of a write that failed."""
+        if self._torn:
+            os.ftruncate(self._file.fileno(), self._end)
+            self._torn = False
+
+
+def has_begun(path: Path) -> bool:
+    """Return whether a file contains more than a crash during the first write could leave.
+
+    Raises JournalError if the file cannot be read.
+    """
+    try:
+        with open(path, "rb", opener=open_regular) as file:
+            line = file.readline()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise JournalFileError(
+            f"cannot read {path}: {error.strerror or error}", error, path
+        ) from error
+    return line.endswith(b"\n") or not starts_line(line, _START)
+
+
+def _encoded(
+    plain: dict[str, Any], redact: Redact | None, path: Path, record: CallRecord | None = None
+) -> bytes:
+    try:
+        return encode_safe(plain, redact)
+    except JournalError as error:
+        what = (
+            "the header of the run" if record is None else f"the record of {record.key.full_path}"
+        )
+        raise JournalError(f"{path}: {what} cannot be written: {error}") from error
+
+
+def _opened(path: Path, sync: Sync, flags: int = 0) -> LockableFile:
+    checked_sync(sync)
+    return open_lockable(path, os.O_WRONLY | os.O_APPEND | flags)
+
+
+def _claimed(path: Path, sync: Sync) -> LockableFile:
+    """Return the locked file of a new run. Raises FileExistsError if a run began in it."""
+    try:
+        file, new = _opened(path, sync, os.O_CREAT | os.O_EXCL), True
+    except FileExistsError:
+        if has_begun(path):
+            raise
+        file, new = _opened(path, sync), False
+    try:
+        lock_file(file, path)
+        # Checked again under the lock: another process may have written its header in between.
+        if not new and has_begun(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+    except BaseException as error:
+        file.close()
+        if new and not isinstance(
+            error.__cause__, BlockingIOError
+        ):  # otherwise another process has claimed it
+            path.unlink(missing_ok=True)
+        raise
+    return file
+
+
+@contextmanager
+def _told(path: Path, act: str) -> Iterator[None]:
+    try:
+        yield
+    except JournalError:  # may be an OSError too
+        raise
+    except OSError as error:
+        way_out = ""
+        if isinstance(error, FileExistsError) and path.exists():
+            way_out = "; FileJournal.open goes on with it, or give another path"
+        raise JournalFileError(f"cannot {act} {path}: {error}{way_out}", error, path) from error
+
+
+JOURNAL = "journal.jsonl"
+
+
+class FileStore:
+    """A store that keeps each run in `<folder>/<run id>/journal.jsonl`; see FileJournal."""
+
+    def __init__(
+        self, folder: Path | str, *, sync: Sync = "edges", redact: Redact | None = None
+    ) -> None:
+        self.folder = Path(folder)
+        self.sync = checked_sync(sync)
+        self.redact = redact
+
+    def create(self, header: RunHeader) -> FileJournal:
+        """Create the journal of a new run, and its folder if it is missing.
+
+        Raises JournalError if the id is taken or is not a valid folder name, or if writing fails.
+        """
+        if self.has(header.run_id):
+            raise known_run(self, header.run_id)
+        path = self._path(header.run_id)
+        return FileJournal.create(path, header, sync=self.sync, redact=self.redact)
+
+    def open(self, run_id: str) -> FileJournal:
+        """Open a run to append to it. Raises JournalError if it is missing, locked, or changed."""
+        return FileJournal.open(self._found(run_id), sync=self.sync, redact=self.redact)
+
+    def read(self, run_id: str) -> tuple[RunHeader, tuple[CallRecord, ...]]:
+        """Return header and records of a run; its file is neither locked nor changed.
+
+        Raises JournalError if the run does not exist, or its file was changed.
+        """
+        return read_journal(self._found(run_id))
+
+    def has(self, run_id: str) -> bool:
+        """Return whether a run with this id has begun; a crash in its first write leaves none."""
+        return has_begun(self._path(run_id))
+
+    def held(self, run_id: str) -> bool:
+        """Return whether a process writes a run now; False if the run does not exist."""
+        return is_locked(self._path(run_id))
+
+    def runs(self) -> Sequence[str]:
+        """Return the ids of all runs, the latest first.
+
+        Runs whose header cannot be read come last; reading them raises the error.
+        """
+        ids = [path.parent.name for path in self.folder.glob(f"*/{JOURNAL}") if path.is_file()]
+        return sorted(ids, key=lambda run_id: (self._began(run_id), run_id), reverse=True)
+
+    def folder_of(self, run_id: str) -> Path:
+        """Return the folder of a run. Raises JournalError for an invalid id."""
+        return self.folder / checked_run_id(run_id)
+
+    def __str__(self) -> str:
+        return str(self.folder)
+
+    def _path(self, run_id: str) -> Path:
+        return self.folder_of(run_id) / JOURNAL
+
+    def _found(self, run_id: str) -> Path:
+        path = self._path(run_id)
+        try:
+            path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            raise unknown_run(self, run_id, self.runs()) from None
+        except OSError as error:
+            raise JournalFileError(
+                f"cannot read {path}: {error.strerror or error}", error, path
+            ) from error
+        return path
+
+    def _began(self, run_id: str) -> float:
+        try:
+            plain = first_line(self.folder / run_id / JOURNAL)
+            return RunHeader.from_plain(plain).created_at.timestamp()
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return float("-inf")

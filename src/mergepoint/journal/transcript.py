@@ -1,0 +1,434 @@
+"""The transcript of a run: its calls in order, read, written and exported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+from langchain_core.messages import BaseMessage, messages_from_dict, messages_to_dict
+
+from mergepoint.core.display import Displayed
+from mergepoint.core.errors import MergepointError
+from mergepoint.core.paths import of_first_iterations
+from mergepoint.core.state import State, last_response
+from mergepoint.journal.header import RunHeader
+from mergepoint.journal.lines import JournalFileError, open_regular, write_whole
+from mergepoint.journal.recipe_records import error_of_end, is_recipe, recipe_end
+from mergepoint.journal.recorded_answers import effective_records, full_path_of, pending
+from mergepoint.journal.records import (
+    RECORDS,
+    CallRecord,
+    is_offline,
+    record_from_plain,
+    record_to_plain,
+    to_json_value,
+)
+from mergepoint.journal.redact import Redact, encode_safe
+from mergepoint.journal.replay import Replay, replay
+from mergepoint.journal.usage import ContextSaving, Usage, usage_by_path, usage_of
+from mergepoint.tree.evaluate import Messages
+from mergepoint.tree.nodes import Node, Order
+from mergepoint.tree.prompts import as_text
+from mergepoint.tree.transform import from_outline, outline
+
+
+@dataclass(frozen=True, slots=True)
+class SortedRecords:
+    """The records of a run, each in one list.
+
+    `answered` are in the order of the tree, one per path. The others are in order of time: models
+    inside functions, failures, questions that gates wait for, and the rest (answers of repeated
+    calls, skipped calls, answered questions).
+    """
+
+    answered: tuple[CallRecord, ...]
+    inner: tuple[CallRecord, ...]
+    failures: tuple[CallRecord, ...]
+    questions: tuple[CallRecord, ...]
+    others: tuple[CallRecord, ...]
+
+    @classmethod
+    def of(cls, records: Iterable[CallRecord], order: Callable[[str], Any]) -> Self:
+        """Sort the records of one run; `order` gives a key to sort paths by."""
+        records = tuple(records)
+        inner = [record for record in records if record.answered and record.kind == "inner"]
+        stands = effective_records((one for one in records if one.kind != "inner"), full_path_of)
+        answered = [record for record in stands.values() if record.answered]
+        failures = [record for record in records if record.failed]
+        questions = pending(records)
+        known = {id(record) for record in (*answered, *inner, *failures, *questions)}
+        return cls(
+            tuple(sorted(answered, key=lambda record: order(record.path))),
+            tuple(inner),
+            tuple(failures),
+            tuple(questions),
+            tuple(record for record in records if id(record) not in known),
+        )
+
+
+FORMAT = "mergepoint.transcript/1"
+
+_ASIDE = RECORDS[1:]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transcript(Displayed):
+    """One run of one tree: its input, the result of every call, and its output.
+
+    `records` contains answered steps, calls and decisions in tree order, one per path. The others
+    are in order of time: `inner` are the calls of models by functions, `failures` failed attempts,
+    `questions` those that gates wait for, and `others` the rest: answers of repeated calls, skipped
+    calls, answered questions. Words are separated by white space: `words_sent` counts everything
+    that was sent, `words_shared` what a careful graph with one list of messages would have sent
+    (see ContextSaving).
+    """
+
+    run_id: str
+    created_at: str
+    seed: int
+    tree: Mapping[str, Any]
+    inputs: Mapping[str, Any]
+    messages: tuple[BaseMessage, ...]
+    records: tuple[CallRecord, ...]
+    failures: tuple[CallRecord, ...]
+    outputs: Mapping[str, Any]
+    text: str
+    error: Mapping[str, Any] | None
+    words: ContextSaving = field(default_factory=ContextSaving)
+    inner: tuple[CallRecord, ...] = ()
+    questions: tuple[CallRecord, ...] = ()
+    others: tuple[CallRecord, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        records: Iterable[CallRecord],
+        tree: Node,
+        *,
+        run_id: str,
+        at: str,
+        base: Sequence[BaseMessage] = (),
+        inputs: Mapping[str, Any] | None = None,
+        outputs: Mapping[str, Any] | None = None,
+        text: str = "",
+        error: Mapping[str, Any] | None = None,
+        created_at: datetime | None = None,
+        seed: int = 0,
+    ) -> Transcript:
+        """Return the transcript of one run from its records."""
+        own = [record for record in records if record.key.run == run_id]
+        found = SortedRecords.of(own, Order(tree, at))
+        seen = replay(own, tree, base=State(tuple(base)), at=at, inputs=inputs, seed=seed)
+        return cls(
+            run_id=run_id,
+            created_at=(created_at or datetime.now(UTC)).isoformat(timespec="milliseconds"),
+            seed=seed,
+            tree=outline(tree, at),
+            inputs=dict(inputs or {}),
+            messages=tuple(base),
+            records=found.answered,
+            failures=found.failures,
+            outputs=dict(outputs or {}),
+            text=text,
+            error=error,
+            words=ContextSaving.of(found.answered, seen, base, tree, at),
+            inner=found.inner,
+            questions=found.questions,
+            others=found.others,
+        )
+
+    @property
+    def everything(self) -> tuple[CallRecord, ...]:
+        """Return all records of the run; of a path's records, the effective one comes last."""
+        return (*self.others, *self.questions, *self.failures, *self.inner, *self.records)
+
+    @property
+    def left_out(self) -> tuple[CallRecord, ...]:
+        """Return the calls that were skipped because a budget was too small."""
+        return tuple(record for record in self.others if record.kind == "left_out")
+
+    @property
+    def rejected(self) -> tuple[CallRecord, ...]:
+        """Return the decisions that ended the run: rejections at gates with on_reject="stop"."""
+        stopping = set(_stopping(self.tree))
+        return tuple(
+            record
+            for record in self.records
+            if record.kind == "gate"
+            and of_first_iterations(record.path) in stopping
+            and (record.value or {}).get("decision") == "reject"
+        )
+
+    @property
+    def steps_with_tools(self) -> tuple[CallRecord, ...]:
+        """Return the records of steps with tools."""
+        steps = set(_with_tools(self.tree))
+        return tuple(one for one in self.records if of_first_iterations(one.path) in steps)
+
+    @property
+    def words_sent(self) -> int:
+        """Return the number of words that were sent."""
+        return self.words.sent
+
+    @property
+    def words_shared(self) -> int:
+        """Return the number of words that a careful graph with one list would have sent."""
+        return self.words.shared
+
+    @property
+    def words_by_path(self) -> Mapping[str, int]:
+        """Return the number of words that were sent per call."""
+        return self.words.by_path
+
+    @property
+    def model_calls(self) -> int:
+        """Return the number of calls that a model answered, including those inside functions."""
+        return sum(record.kind == "step" for record in self.records) + len(self.inner)
+
+    @property
+    def usage(self) -> dict[str, Any]:
+        """Return the tokens that the providers counted (input, output, total) and the cost in USD.
+
+        Failed attempts count, replayed answers do not. The cost is None if no call's cost is known.
+        """
+        used = usage_of(self.everything)
+        return {
+            "input_tokens": used.input_tokens,
+            "output_tokens": used.output_tokens,
+            "total_tokens": used.total_tokens,
+            "cost": used.known_cost,
+        }
+
+    @property
+    def usage_by_path(self) -> dict[str, Usage]:
+        """Return the usage at each path and below it, in tree order, so that parents add up."""
+        order = Order(from_outline(self.tree), str(self.tree["path"]))
+        return usage_by_path(self.everything, order)
+
+    @property
+    def offline(self) -> bool:
+        """Return whether any answer came from something that is not a language model."""
+        return any(is_offline(record) for record in (*self.records, *self.inner))
+
+    def replay(self) -> Replay:
+        """Return every call's view and the origin of each message, computed from the records."""
+        return replay(
+            self.everything,
+            from_outline(self.tree),
+            base=State(self.messages),
+            at=str(self.tree["path"]),
+            inputs=self.inputs,
+            seed=self.seed,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the transcript as JSON data."""
+        return {
+            "format": FORMAT,
+            "run_id": self.run_id,
+            "created_at": self.created_at,
+            "seed": self.seed,
+            "notice": NOTICE if self.offline else None,
+            "inputs": dict(self.inputs),
+            "messages": messages_to_dict(self.messages),
+            "steps": [
+                _step(number, record, self.words_by_path.get(record.path, 0))
+                for number, record in enumerate(self.records)
+            ],
+            **{key: [_step(*one, 0) for one in enumerate(getattr(self, key))] for key in _ASIDE},
+            "text": self.text,
+            "outputs": dict(self.outputs),
+            "usage": self.usage,
+            "usage_by_path": {path: used.to_json() for path, used in self.usage_by_path.items()},
+            "words": {"sent": self.words_sent, "shared": self.words_shared},
+            "error": None if self.error is None else dict(self.error),
+            "tree": dict(self.tree),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Transcript:
+        """Return a transcript from its JSON.
+
+        Raises MergepointError for data of another format.
+        """
+        if data.get("format") != FORMAT:
+            raise MergepointError(f"not a {FORMAT}: its format is {data.get('format')!r}")
+        return cls(
+            run_id=data["run_id"],
+            created_at=data["created_at"],
+            seed=data["seed"],
+            tree=data["tree"],
+            inputs=data["inputs"],
+            messages=tuple(messages_from_dict(data["messages"])),
+            records=_records(data, "steps"),
+            outputs=data["outputs"],
+            text=data["text"],
+            error=data["error"],
+            words=ContextSaving(
+                data["words"]["sent"],
+                data["words"]["shared"],
+                {step["path"]: step["context"]["words"] for step in data["steps"] if _sent(step)},
+            ),
+            **{key: _records(data, key) for key in _ASIDE},
+        )
+
+
+NOTICE = "Some answers were made by the offline model, which is not a language model."
+
+
+def write_transcript(transcript: Transcript, path: Path, *, redact: Redact | None = None) -> Path:
+    """Write a transcript as JSON atomically, and return the path.
+
+    Secrets are masked as in journals, and the texts go through the hook. Raises JournalError if
+    writing fails.
+    """
+    text = encode_safe(to_json_value(transcript.to_json()), redact, _dumped)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return write_whole(path, text)
+    except OSError as error:
+        raise JournalFileError(
+            f"cannot write {path}: {error.strerror or error}", error, path
+        ) from error
+
+
+def read_transcript(path: Path) -> Transcript:
+    """Read a transcript.
+
+    Raises MergepointError, with the path, for a file that does not contain one.
+    """
+    try:
+        with open(path, "rb", opener=open_regular) as file:
+            data = json.loads(file.read().decode("utf-8", "surrogatepass"))
+        return Transcript.from_json(data)
+    except (
+        *(OSError, ValueError, LookupError, TypeError, AttributeError),
+        *(RecursionError, MergepointError),
+    ) as error:
+        raise MergepointError(f"{path} holds no transcript: {error}") from error
+
+
+def _stopping(shape: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the paths of the gates whose rejection ends the run."""
+    if shape.get("on_reject") == "stop":
+        yield str(shape["path"])
+    for inner in shape.get("nodes", ()):
+        yield from _stopping(inner)
+
+
+def _with_tools(shape: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the paths of the steps with tools."""
+    if shape.get("tools"):
+        yield str(shape["path"])
+    for inner in shape.get("nodes", ()):
+        yield from _with_tools(inner)
+
+
+def _dumped(plain: Mapping[str, Any]) -> bytes:
+    text = json.dumps(plain, ensure_ascii=False, indent=2) + "\n"
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _step(index: int, record: CallRecord, words: int) -> dict[str, Any]:
+    plain = record_to_plain(record)
+    return {"index": index, **plain, "context": {**plain["context"], "words": words}}
+
+
+def _records(data: Mapping[str, Any], key: str) -> tuple[CallRecord, ...]:
+    return tuple(record_from_plain(step, data["run_id"]) for step in data.get(key, ()))
+
+
+def _sent(step: Mapping[str, Any]) -> bool:
+    return bool(step.get("kind", "step") == "step")
+
+
+UNFINISHED = "Unfinished"
+WAITING = "GateOpen"
+
+NOT_IN_JOURNAL = ("error",)
+"""Fields of a transcript that a journal lacks: an error may come from between the calls."""
+
+
+def transcript_of(header: RunHeader, records: Iterable[CallRecord]) -> Transcript:
+    """Return the transcript of a run from its journal, even if the run was killed.
+
+    If every call that the tree needs is recorded, text and outputs are those at the end of the run.
+    Otherwise they are empty, and `error` says why: a merge or a loop failed; "GateOpen" if only
+    decisions are missing; or "Unfinished", with the first call without an answer.
+    """
+    records = tuple(records)
+    if is_recipe(header.shape):
+        return _of_recipe(header, records)
+    tree, base = from_outline(header.tree), State(header.messages)
+    at = str(header.tree["path"])
+    found = replay(records, tree, base=base, at=at)
+    state = found.state
+    transcript = Transcript.of(
+        records,
+        tree,
+        run_id=header.run_id,
+        at=at,
+        base=header.messages,
+        inputs=header.inputs,
+        outputs={} if state is None else state.outputs,
+        text=_text(state, given=len(header.messages)),
+        error=_why(found, records) if state is None else None,
+        created_at=header.created_at,
+        seed=header.seed,
+    )
+    return replace(transcript, tree=header.tree)  # an outline of an outline has no declared reads
+
+
+def _of_recipe(header: RunHeader, records: tuple[CallRecord, ...]) -> Transcript:
+    """Return the transcript of a recipe's run: its text is the output that did not fail."""
+    end = recipe_end(header.tree, records)
+    good = () if end is None else end.good
+    transcript = Transcript.of(
+        records,
+        from_outline(header.tree),
+        run_id=header.run_id,
+        at=str(header.tree["path"]),
+        inputs=header.inputs,
+        outputs={str(one["id"]): one["content"] for one in good},
+        text="\n\n".join(as_text(one["content"]) for one in good),
+        error=error_of_end(header.tree, end),
+        created_at=header.created_at,
+        seed=header.seed,
+    )
+    words = transcript.words  # every call sees only its own prompt: nothing is shared
+    return replace(
+        transcript, tree=header.tree, words=ContextSaving(words.sent, words.sent, words.by_path)
+    )
+
+
+def agrees(transcript: Transcript, records: Iterable[CallRecord]) -> bool:
+    """Return whether a transcript has as many calls as the journal; a killed run leaves fewer."""
+    return len(transcript.everything) == len(tuple(records))
+
+
+def _text(state: Messages | None, *, given: int) -> str:
+    response = last_response(state.messages[given:]) if state is not None else None
+    return str(response.text) if response is not None else ""
+
+
+def _why(found: Replay, records: tuple[CallRecord, ...]) -> dict[str, str]:
+    """Return why a run has no end, as far as its records show."""
+    if found.error is not None:
+        path = str(getattr(found.error, "pipeline_path", ""))
+        return _error(type(found.error).__name__, str(found.error), path)
+    gates = [record.path for record in pending(records)]
+    calls = [path for path in found.missing if path not in gates]
+    if not calls:
+        return _error(WAITING, f"waiting for a decision at {', '.join(gates)}", gates[0])
+    path = calls[0]
+    failed = [record.error for record in records if record.error and record.path == path]
+    last = f"; tried, {failed[-1]['type']}: {failed[-1]['message']}" if failed else ""
+    return _error(UNFINISHED, f"unfinished: no answer at {path} is on record{last}", path)
+
+
+def _error(kind: str, message: str, path: str) -> dict[str, str]:
+    return {"type": kind, "message": message, "path": path, "node": path.rpartition("/")[2]}

@@ -1,0 +1,249 @@
+"""Writing to journals from an event loop: in a thread, in order, acknowledged before use.
+
+A write to a file or a database may wait for a disk or a lock, and would block the whole loop. So
+each journal has a writer: one thread to which the loop hands records. They are written in the order
+in which they were handed over. Before code uses an answer, it awaits the write of its record.
+
+Shared code calls `append_record` instead of `Journal.append`. In sync code this appends. Async code
+runs the same functions with `call_and_flush` or `FlushedContext`, in which `append_record` hands
+the record to the writer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, asynccontextmanager
+from contextvars import ContextVar
+from functools import partial
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+from mergepoint.journal.records import CallRecord
+from mergepoint.journal.store import Journal
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Writer:
+    """The thread that writes one journal's records, started with the first."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[_Write] = deque()
+        self._lock = threading.Lock()
+        self._failed: Exception | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        self._owner = os.getpid()
+
+    def submit(self, work: Callable[[], None]) -> asyncio.Future[None]:
+        """Hand over a write on an event loop; its future is done when all writes up to it are."""
+        return self._hand_over(_Write(work))
+
+    def later(self, work: Callable[[], None]) -> None:
+        """Hand over a write that is not awaited; the next awaited one raises its error.
+
+        Writes are in order: when an answer is recorded, everything handed over before it is too.
+        """
+        self._hand_over(_Write(work, awaited=False))
+
+    def close(self) -> None:
+        """Write the rest, and end the thread. Raises the error of a write that was not awaited."""
+        self._forget_parent()
+        thread, self._thread = self._thread, None
+        with self._lock:  # a write that has left the queue may still be running
+            while self._waiting:
+                self._next()
+        if thread is not None:
+            thread.shutdown(wait=False)
+        self._raise()
+
+    def _hand_over(self, write: _Write) -> asyncio.Future[None]:
+        self._forget_parent()
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="mergepoint-writer")
+        self._waiting.append(write)
+        return asyncio.get_running_loop().run_in_executor(self._thread, self._finish, write)
+
+    def _forget_parent(self) -> None:
+        """Reset the writer in a forked process: thread, queue and lock are its parent's.
+
+        The parent's thread may hold the lock at the fork, so nothing would release it in the child.
+        """
+        if self._owner != os.getpid():
+            self._thread, self._waiting, self._lock = None, deque(), threading.Lock()
+            self._owner = os.getpid()
+
+    def _finish(self, last: _Write) -> None:
+        # One task may finish several queued writes; the later tasks then find theirs done.
+        with self._lock:
+            while not last.done:
+                self._next()
+        if not last.awaited:
+            return
+        if last.error is not None:
+            raise last.error
+        self._raise()
+
+    def _next(self) -> None:
+        write = self._waiting.popleft()
+        write.run()
+        if not write.awaited and isinstance(write.error, Exception):
+            self._failed = self._failed or write.error
+
+    def _raise(self) -> None:
+        error, self._failed = self._failed, None
+        if error is not None:
+            raise error
+
+
+class _Write:
+    """One write, and its outcome."""
+
+    __slots__ = ("_work", "awaited", "done", "error")
+
+    def __init__(self, work: Callable[[], None], *, awaited: bool = True) -> None:
+        self._work = work
+        self.awaited = awaited
+        self.done = False
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:  # noqa: BLE001  (raised where the write is awaited)
+            self.error = error
+        self.done = True
+
+
+class PendingWrites:
+    """The writes that one piece of async code has handed over and must await."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.writes: list[asyncio.Future[None]] = []
+        self.after: list[Callable[[], None]] = []
+
+    def run(self, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """Call a function; records that it appends are handed over to their writers."""
+        token = _PENDING.set(self)
+        try:
+            return function(*args, **options)
+        finally:
+            _PENDING.reset(token)
+
+    async def end(self) -> None:
+        """Await the writes, then send their notifications. Raises the first error."""
+        for write in self.writes:
+            await write
+        for tell in self.after:
+            tell()
+
+
+_PENDING: ContextVar[PendingWrites | None] = ContextVar("mergepoint_pending", default=None)
+
+
+def append_record(journal: Journal, record: CallRecord, *, later: bool = False) -> None:
+    """Append a record to a journal, or hand it to the journal's writer.
+
+    Args:
+        journal: The journal.
+        record: The record.
+        later: Hand over a record that no answer depends on, in any async code.
+    """
+    writer: Writer | None = getattr(journal, "writer", None)
+    loop = None if writer is None else asyncio._get_running_loop()
+    if writer is None or loop is None:
+        journal.append(record)
+        return
+    pending = _PENDING.get()
+    if pending is not None and pending.loop is loop:
+        pending.writes.append(writer.submit(partial(journal.append, record)))
+    elif later:
+        writer.later(partial(journal.append, record))
+    else:
+        journal.append(record)
+
+
+def after_writes(tell: Callable[[], None]) -> None:
+    """Call a function once the records that were appended before are written."""
+    pending = _PENDING.get()
+    if pending is not None and pending.loop is asyncio._get_running_loop():
+        pending.after.append(tell)
+    else:
+        tell()
+
+
+async def call_and_flush(function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+    """Return the result of a function once the records that it appended are written."""
+    pending = PendingWrites()
+    try:
+        return pending.run(function, *args, **options)
+    finally:
+        if pending.writes or pending.after:
+            await pending.end()
+
+
+class FlushedContext:
+    """A sync context manager in async code, whose records are awaited at both ends."""
+
+    def __init__(self, inner: AbstractContextManager[Any, bool | None]) -> None:
+        self._inner = inner
+
+    async def __aenter__(self) -> Any:
+        pending = PendingWrites()
+        value = pending.run(self._inner.__enter__)
+        try:
+            if pending.writes or pending.after:
+                await pending.end()
+        except BaseException as error:
+            await call_and_flush(self._inner.__exit__, type(error), error, error.__traceback__)
+            raise
+        return value
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        return await call_and_flush(self._inner.__exit__, kind, error, trace)
+
+
+async def run_off_loop(function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+    """Run a function that opens, reads or closes files in a thread, and return its result.
+
+    A cancellation waits until the function has returned, and closes what it opened.
+    """
+    work = asyncio.ensure_future(asyncio.to_thread(function, *args, **options))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        while not work.done():
+            await asyncio.wait([work])
+        if work.exception() is None:
+            close = getattr(work.result(), "close", None)
+            if close is not None:
+                await asyncio.to_thread(close)
+        raise
+
+
+@asynccontextmanager
+async def in_threads(manager: AbstractContextManager[T, bool | None]) -> AsyncIterator[T]:
+    """Enter and leave a context manager of files in threads, around async code."""
+    try:
+        value = await run_off_loop(manager.__enter__)
+    except asyncio.CancelledError as error:  # run_off_loop has waited until the files are open
+        await run_off_loop(manager.__exit__, type(error), error, error.__traceback__)
+        raise
+    try:
+        yield value
+    except BaseException as error:
+        if not await run_off_loop(manager.__exit__, type(error), error, error.__traceback__):
+            raise
+    else:
+        await run_off_loop(manager.__exit__, None, None, None)

@@ -1,1 +1,0 @@
-"""What happened: records, the journal, the transcript, replay."""
