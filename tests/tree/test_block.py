@@ -9,9 +9,17 @@ from typing import Any
 import pytest
 
 from mergepoint.core.errors import Fault, TreeError
-from mergepoint.tree.block import REQUIRED, Block, Input
-from mergepoint.tree.node import Node, children, find, names, root_path, walk
-from mergepoint.tree.step import Step
+from mergepoint.tree.leaves import Step
+from mergepoint.tree.nodes import (
+    REQUIRED,
+    Block,
+    Input,
+    Node,
+    children,
+    find,
+    root_path,
+    walk,
+)
 
 TREE = Block(
     [
@@ -23,7 +31,7 @@ TREE = Block(
 
 
 def faults(**fields: Any) -> list[str]:
-    """Give the problems of a block with these fields."""
+    """Return the problems of a block with these fields."""
     with pytest.raises(TreeError) as caught:
         Block(**{"nodes": [], **fields})
     return [fault.problem for fault in caught.value.faults]
@@ -76,7 +84,7 @@ def test_an_input_without_default_is_required() -> None:
     """None is a default like any other; leaving it out is another thing."""
     assert Input("a").default is REQUIRED
     assert Input("a", default=None).default is None
-    assert repr(Input("a")) == "Input(name='a', default=REQUIRED)"
+    assert repr(Input("a")) == "Input(name='a', default=REQUIRED, type=None)"
 
 
 @pytest.mark.parametrize("name", ["", "a b", 3])
@@ -118,7 +126,7 @@ def test_a_name_that_another_child_has_by_position_is_refused() -> None:
 
 def test_steps_and_blocks_are_numbered_by_position_together() -> None:
     """The number is the place among all siblings, so kinds never collide."""
-    assert names(Block([Step("a"), Block([]), Step("b")])) == ("step_01", "block_02", "step_03")
+    assert Block([Step("a"), Block([]), Step("b")]).names == ("step_01", "block_02", "step_03")
 
 
 def test_a_bad_name_is_refused() -> None:
@@ -139,7 +147,7 @@ def test_a_bad_capture_key_is_refused() -> None:
 @pytest.mark.parametrize("parallel", [1, None, "yes"])
 def test_parallel_is_a_bool(parallel: object) -> None:
     """Nothing is taken for true or false."""
-    assert faults(parallel=parallel) == [f"parallel={parallel!r} is no bool"]
+    assert faults(parallel=parallel) == [f"parallel is True, False or 'threads', not {parallel!r}"]
 
 
 def test_inputs_that_are_a_text_are_refused() -> None:
@@ -159,7 +167,7 @@ def test_a_name_that_is_no_text_is_no_path() -> None:
     """A fault of a block with an unusable name has no path yet."""
     with pytest.raises(TreeError) as caught:
         Block([], name=3)  # type: ignore[arg-type]
-    assert caught.value.faults == (Fault("", "a name is text, not int"),)
+    assert caught.value.faults == (Fault("", "a name must be text, not int"),)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mergepoint import Block, Budget, Step, TreeError, from_yaml, to_yaml, with_overrides
-from mergepoint.tree.budget import as_budget
+from mergepoint.tree.policy import as_budget
 
 
 @pytest.mark.parametrize(

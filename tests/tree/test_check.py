@@ -5,26 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from langchain_core.messages import AIMessage, HumanMessage
 
 from mergepoint.core.errors import Fault, TreeError
-from mergepoint.tree.block import Block, Input
-from mergepoint.tree.call import Call
-from mergepoint.tree.check import as_tree, can_respond, check, checked, inputs_of, needs_of
-from mergepoint.tree.context import CallContext, PromptContext
-from mergepoint.tree.gate import Gate
-from mergepoint.tree.loop import Loop
-from mergepoint.tree.node import Node
-from mergepoint.tree.step import Step
-from mergepoint.tree.template import Template, reads
+from mergepoint.engine.compiler import compile_graph
+from mergepoint.engine.interpreter import interpret
+from mergepoint.testing.scripted_model import ScriptedModel
+from mergepoint.tree.leaves import Call, Step
+from mergepoint.tree.nodes import Block, Gate, Input, Loop, Node
+from mergepoint.tree.prompts import CallContext, PromptContext, Template, reads
+from mergepoint.tree.validate import as_tree, can_respond, check, checked, inputs_of, needs_of
 
 
 def anything(ctx: PromptContext) -> str:
-    """Give a prompt that declares nothing."""
+    """Return a prompt that declares nothing."""
     return "x"
 
 
 def problems(tree: Node) -> list[str]:
-    """Give the faults of a tree as text."""
+    """Return the faults of a tree as text."""
     return [str(fault) for fault in check(tree)]
 
 
@@ -346,7 +345,7 @@ def test_a_tree_is_given_back() -> None:
 
 
 def gate(node: Node, **fields: Any) -> Gate:
-    """Give a gate that captures what was decided."""
+    """Return a gate that captures what was decided."""
     return Gate(node, capture_key="review", **fields)
 
 
@@ -434,3 +433,101 @@ def test_needs_of_an_iteration() -> None:
     loop = Loop(body, until="review", name="loop")
     tree = Block([Step("x", capture_key="plan"), loop], inputs=["topic"], name="t")
     assert needs_of(tree, "t/loop/iteration_01/draft") == (Input("topic"), Input("plan"))
+
+
+def gated(**about: Any) -> Gate:
+    """Return a gate around a step that captures a plan."""
+    step = Step("Plan.", name="plan", capture_key="plan", merge="last_response")
+    return Gate(step, name="gate", **about)
+
+
+READER = Step(Template("{{ plan }}"), name="reader")
+DROPPED = (
+    "p/reader: reads 'plan', written at p/gate/plan, which a rejection at p/gate drops; give a "
+    "default, let a rejection end the run (on_reject='stop'), or try again in a Loop until the "
+    "gate approves"
+)
+
+
+def test_a_capture_that_a_rejection_drops_is_no_capture_to_rely_on() -> None:
+    """A later reader of what a gate holds back is a fault, with the gate and three ways out."""
+    assert problems(Block([gated(), READER], name="p")) == [DROPPED]
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        Block([gated(on_reject="stop"), READER], name="p"),
+        Block([gated(), Step(Template("{{ plan }}", defaults={"plan": "-"}))], name="p"),
+        Block([Loop([gated(capture_key="said")], until="said", name="tries"), READER], name="p"),
+        Block([Loop([gated()], until=lambda ctx: True, name="tries"), READER], name="p"),
+        Block([gated(), Loop([READER], until=lambda ctx: True, may_skip=True)], name="p"),
+    ],
+    ids=["stop", "default", "loop", "function", "skipped"],
+)
+def test_each_way_out_of_a_dropped_capture_is_sound(tree: Node) -> None:
+    """A stop, a default, and a loop that ends with an approval leave nothing to report."""
+    assert problems(tree) == []
+
+
+def test_a_loop_that_goes_on_without_an_approval_may_leave_a_capture_out() -> None:
+    """With on_exhausted="keep" the last iteration may have been rejected too."""
+    loop = Loop([gated(capture_key="said")], until="said", name="gate", on_exhausted="keep")
+    (problem,) = problems(Block([loop, READER], name="p"))
+    assert "which a rejection at p/gate/iteration_01/gate drops" in problem
+
+
+def test_what_ends_a_run_at_a_gate_is_checked() -> None:
+    """A word that on_reject does not know is a fault of the gate, with the nearest one."""
+    with pytest.raises(TreeError, match=r"on_reject='stopp'.*'stop'"):
+        gated(on_reject="stopp")
+
+
+def test_places_in_plain_text_are_faults_found_at_once() -> None:
+    """Prompt, system and examples that would be sent with their braces, each with its way out."""
+    tree = Block(
+        [
+            Step("Write about {{ topic }} and {{topic}}.", name="a", system="Be {{ tone }}."),
+            Block(
+                [Step("Say it.", name="b", examples=[("Of {{ x }}.", "No."), ("A.", "{{ y }}")])]
+            ),
+            Step("Not { a } {{ b c }} {{}} place.", name="c"),
+        ],
+        inputs=("topic",),
+    )
+    found = [(fault.path, fault.problem) for fault in check(tree)]
+    assert [path for path, _ in found] == ["pipeline/a", "pipeline/a", "pipeline/block_02/b"]
+    prompt, system, examples = (problem for _, problem in found)
+    assert "the prompt is plain text, but contains {{ topic }}: make it a Template" in prompt
+    assert "prompt: {template: ...}" in prompt
+    assert "the system is plain text, but contains {{ tone }}" in system
+    assert "the examples contain {{ x }}, {{ y }}" in examples
+
+
+def test_the_ways_out_of_places_in_plain_text_work() -> None:
+    """Templates, a function that returns the braces, and messages as examples are no faults."""
+    tree = Block(
+        [
+            Step(Template("Write about {{ topic }}."), system=Template("Be {{ topic }}.")),
+            Step(lambda ctx: "{{ topic }}", examples=[HumanMessage("{{ x }}"), AIMessage("y")]),
+            Step("A.", system=Template("{{ text }}", defaults={"text": "Send {{ braces }}."})),
+        ],
+        inputs=("topic",),
+    )
+    assert check(tree) == []
+    model = ScriptedModel(default="x")
+    interpret(tree, model=model, inputs={"topic": "rain"})
+    assert model.calls[1].messages[-1].text == "{{ topic }}"
+    assert model.calls[2].messages[0].text == "Send {{ braces }}."
+
+
+@pytest.mark.parametrize("form", ["subgraphs", "fused"])
+def test_no_call_is_paid_for_a_place_in_plain_text(form: Any) -> None:
+    """The fault is raised before the first call."""
+    model = ScriptedModel(default="x")
+    tree = Block([Step("A."), Step("{{ topic }}")], inputs=("topic",))
+    with pytest.raises(TreeError, match="make it a Template"):
+        compile_graph(tree, model=model, form=form)
+    with pytest.raises(TreeError, match="make it a Template"):
+        interpret(tree, model=model, inputs={"topic": "rain"})
+    assert model.calls == []

@@ -9,8 +9,7 @@ import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from mergepoint.core.errors import MissingKey
-from mergepoint.tree.context import MessageCopies, PromptContext, ValueCopies
-from mergepoint.tree.template import Reads
+from mergepoint.tree.prompts import MessageCopies, PromptContext, Reads, ValueCopies
 
 
 def context(
@@ -22,7 +21,7 @@ def context(
     path: str = "run/step_01",
     seed: int = 7,
 ) -> PromptContext:
-    """Give a context over these values."""
+    """Return a context over these values."""
     return PromptContext.over(
         path,
         run_id="r",

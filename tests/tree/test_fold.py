@@ -13,16 +13,11 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from pydantic import BaseModel
 
 from mergepoint.core.errors import MergeError
-from mergepoint.core.merge import MERGE_MODES, NO_RESPONSE
-from mergepoint.core.state import State
-from mergepoint.tree.block import Block
-from mergepoint.tree.call import Call
+from mergepoint.core.state import MERGE_MODES, NO_RESPONSE, State
 from mergepoint.tree.decision import Decision, Question
-from mergepoint.tree.fold import Branch, Messages, captured, drive, fold, locate_node
-from mergepoint.tree.gate import Gate
-from mergepoint.tree.loop import Loop
-from mergepoint.tree.node import Node, root_path
-from mergepoint.tree.step import Step
+from mergepoint.tree.evaluate import Branch, Messages, captured, drive, evaluate, locate_node
+from mergepoint.tree.leaves import Call, Step
+from mergepoint.tree.nodes import Block, Gate, Loop, Node, root_path
 
 # How long an example takes says nothing about the law that it is an example of.
 UNHURRIED = settings(
@@ -48,7 +43,7 @@ class Echo:
         self._broken = broken
 
     async def ask(self, step: Step, path: str, view: Messages) -> Messages:
-        """Give the prompt and an answer to it."""
+        """Return the prompt and an answer to it."""
         if path == self._broken:
             raise KeyError(path)
         self.seen[path] = texts(view)
@@ -57,7 +52,7 @@ class Echo:
         return State.of([HumanMessage(text), AIMessage(f"{text}!{len(view.messages)}")])
 
     async def call(self, call: Call, path: str, view: Messages) -> Messages:
-        """Give the number of messages seen, as the call's result."""
+        """Return the number of messages seen, as the call's result."""
         return State.of((), {call.capture_key: len(view.messages)} if call.capture_key else {})
 
     async def decide(self, gate: Gate, question: Question) -> Decision:
@@ -74,13 +69,13 @@ class Echo:
 
 
 def texts(state: Messages) -> list[str]:
-    """Give the texts of a state's messages."""
+    """Return the texts of a state's messages."""
     return [str(message.text) for message in state.messages]
 
 
 def run(tree: Node, engine: Echo | None = None, *, base: Messages = BASE) -> Messages:
     """Fold a whole tree onto the base."""
-    return drive(fold(tree, root_path(tree), base, onto=base, engine=engine or Echo()))
+    return drive(evaluate(tree, root_path(tree), base, onto=base, engine=engine or Echo()))
 
 
 def test_a_loop_means_the_blocks_of_its_iterations() -> None:
@@ -249,7 +244,8 @@ def test_an_error_names_the_innermost_node(parallel: bool) -> None:  # noqa: FBT
     assert vars(caught.value)["pipeline_path"] == "run/block_02/deep"
     assert vars(caught.value)["pipeline_node_type"] == "step"
     assert vars(caught.value)["pipeline_node_name"] == "deep"
-    assert caught.value.__notes__ == ["at run/block_02/deep (step)"]
+    [note] = caught.value.__notes__
+    assert note.startswith(f"at run/block_02/deep (step), {__file__}:")
 
 
 def test_locate_node_takes_the_name_from_the_path() -> None:
@@ -263,7 +259,7 @@ def test_a_part_keeps_its_path() -> None:
     """A part that is folded alone tells the engine the paths of the whole."""
     engine = Echo()
     part = Block([Step("a")])
-    drive(fold(part, "run/stage", State(), onto=State(), engine=engine))
+    drive(evaluate(part, "run/stage", State(), onto=State(), engine=engine))
     assert list(engine.seen) == ["run/stage/step_01"]
 
 
@@ -271,7 +267,7 @@ def test_a_part_keeps_its_path() -> None:
 
 
 def steps(modes: Sequence[str] = MERGE_MODES) -> st.SearchStrategy[Node]:
-    """Give steps of any merge mode."""
+    """Return steps of any merge mode."""
     make: Callable[..., Node] = Step
     return st.builds(make, st.sampled_from("abc"), merge=st.sampled_from(modes))
 
@@ -322,7 +318,7 @@ def test_a_node_that_keeps_nothing_changes_no_other_call(
 def test_base_and_what_was_made_are_apart(nodes: list[Node]) -> None:
     """Folding onto nothing gives what the tree adds to the base."""
     tree = Block(nodes)
-    alone = drive(fold(tree, "pipeline", BASE, onto=State(), engine=Echo()))
+    alone = drive(evaluate(tree, "pipeline", BASE, onto=State(), engine=Echo()))
     assert run(tree) == BASE + alone
 
 

@@ -8,13 +8,11 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from pydantic import BaseModel
 
-from mergepoint.testing.strategies import trees
-from mergepoint.tree.block import Block
-from mergepoint.tree.context import PromptContext
-from mergepoint.tree.node import Node, find, root_path, walk
-from mergepoint.tree.outline import from_outline, outline
-from mergepoint.tree.step import Step
-from mergepoint.tree.template import Template
+from mergepoint.testing.random_trees import trees
+from mergepoint.tree.leaves import Step
+from mergepoint.tree.nodes import Block, Node, find, root_path, walk
+from mergepoint.tree.prompts import PromptContext, Template
+from mergepoint.tree.transform import from_outline, outline
 
 # How long an example takes says nothing about the law that it is an example of.
 UNHURRIED = settings(
@@ -32,7 +30,7 @@ class Verdict(BaseModel):
 
 
 def anything(ctx: PromptContext) -> str:
-    """Give a prompt that declares nothing."""
+    """Return a prompt that declares nothing."""
     return "x"
 
 
@@ -94,7 +92,7 @@ def test_an_outline_of_a_part_keeps_its_path() -> None:
 
 
 def shape(tree: Node) -> list[tuple[Any, ...]]:
-    """Give what of a tree decides its merges."""
+    """Return what of a tree decides its merges."""
     return [
         (
             path,

@@ -7,17 +7,13 @@ from typing import Any
 import pytest
 
 from mergepoint.core.errors import TreeError
-from mergepoint.tree.block import Block
-from mergepoint.tree.call import Call
-from mergepoint.tree.gate import Gate
-from mergepoint.tree.loop import Loop
-from mergepoint.tree.node import Node, find, walk
-from mergepoint.tree.overrides import with_overrides, without
-from mergepoint.tree.step import Step
+from mergepoint.tree.leaves import Call, Step
+from mergepoint.tree.nodes import Block, Gate, Loop, Node, find, walk
+from mergepoint.tree.transform import with_overrides, without
 
 
 def tree() -> Block:
-    """Give a tree of two stages that both hold a step named check."""
+    """Return a tree of two stages that both hold a step named check."""
     return Block(
         [
             Block([Step("a", name="write"), Step("b", name="check")], name="draft"),
@@ -29,7 +25,7 @@ def tree() -> Block:
 
 
 def paths(node: Node) -> list[str]:
-    """Give the paths of a tree."""
+    """Return the paths of a tree."""
     return [path for path, _ in walk(node)]
 
 
@@ -108,8 +104,8 @@ def test_all_faulty_overrides_are_listed() -> None:
             },
         )
     texts = [str(fault) for fault in caught.value.faults]
-    assert texts[0].startswith("no path fits 'nothing'")
-    assert "'check' fits 2 paths" in texts[1]
+    assert texts[0].startswith("no path matches 'nothing'")
+    assert "'check' matches 2 paths" in texts[1]
     assert texts[2].startswith(
         "pipeline/draft/write: a step has no field 'temprature' to set "
         "(did you mean 'temperature'?); there are: prompt, merge,"
@@ -183,7 +179,7 @@ def test_all_faulty_selectors_are_listed() -> None:
     with pytest.raises(TreeError) as caught:
         without(tree(), ["nothing", "pipeline"])
     texts = [str(fault) for fault in caught.value.faults]
-    assert texts[0].startswith("no path fits 'nothing'")
+    assert texts[0].startswith("no path matches 'nothing'")
     assert texts[1] == "pipeline: the root cannot be taken out"
 
 
@@ -198,7 +194,7 @@ def test_values_that_several_nodes_refuse_are_listed_together() -> None:
 
 
 def looped() -> Block:
-    """Give a loop of a draft, a call and a gate, and a step after it."""
+    """Return a loop of a draft, a call and a gate, and a step after it."""
     gate = Gate(Step("Plan.", name="plan"), name="approval", capture_key="review")
     body: list[Node] = [Step("Draft.", name="draft"), Call(lambda: 1, name="count"), gate]
     return Block([Loop(body, until="review", name="refine"), Step("Go.", name="go")], name="work")
@@ -235,7 +231,9 @@ def test_a_path_of_any_iteration_means_them_all(selector: str) -> None:
 
 def test_an_iteration_that_is_in_no_loop_is_not_found() -> None:
     """The error lists the paths there are, as for any other selector."""
-    with pytest.raises(TreeError, match=r"no path fits 'iteration_02/go'.*there are:\n  work\n"):
+    with pytest.raises(
+        TreeError, match=r"no path matches 'iteration_02/go'.*the paths are:\n  work\n"
+    ):
         with_overrides(looped(), {"iteration_02/go": {"merge": "none"}})
 
 

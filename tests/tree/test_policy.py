@@ -7,17 +7,15 @@ from typing import Any
 import pytest
 
 from mergepoint.core.errors import TreeError
-from mergepoint.tree.block import Block
-from mergepoint.tree.budget import Budget
-from mergepoint.tree.call import Call
-from mergepoint.tree.overrides import with_overrides
-from mergepoint.tree.policy import Policy, Retry
-from mergepoint.tree.step import Step
+from mergepoint.tree.leaves import Call, Step
+from mergepoint.tree.nodes import Block
+from mergepoint.tree.policy import Budget, Policy, Retry
+from mergepoint.tree.transform import with_overrides
 from mergepoint.tree.yaml import from_yaml, to_yaml
 
 
 def problems(make: Any) -> list[str]:
-    """Give what is wrong."""
+    """Return what is wrong."""
     with pytest.raises(TreeError) as caught:
         make()
     return [fault.problem for fault in caught.value.faults]
@@ -56,7 +54,10 @@ def test_a_call_has_the_policy_of_a_step() -> None:
     assert tree.nodes[0].policy == Policy(budget=Budget(calls=3))
     made: Any = Call
     assert problems(lambda: made(print, policy={"retries": 2})) == [
-        "policy has no 'retries' (did you mean 'retry'?); there are: retry, timeout, budget"
+        (
+            "policy has no 'retries' (did you mean 'retry'?); there are: retry, timeout, budget, "
+            "accept_truncated"
+        )
     ]
     assert problems(lambda: made(print, policy=3)) == [
         "policy is a Policy or a mapping of its fields, not 3"
@@ -94,7 +95,7 @@ def test_all_faults_of_a_policy_come_at_once() -> None:
     assert problems(
         lambda: Step("", policy={"retry": {"attempts": 0, "wiat": 2}, "timeout": -1})  # type: ignore[arg-type]
     ) == [
-        "the prompt is blank",
+        "the prompt is blank; to send it, set allow_empty_prompt=True",
         "retry has no 'wiat' (did you mean 'wait'?); there are: attempts, wait, longest",
         "attempts is a whole number from 1 on, not 0",
         "timeout is a number of seconds above 0, not -1",
@@ -103,7 +104,10 @@ def test_all_faults_of_a_policy_come_at_once() -> None:
         "policy is a Policy or a mapping of its fields, not 3"
     ]
     assert problems(lambda: Step("x", policy={"retires": 3})) == [  # type: ignore[arg-type]
-        "policy has no 'retires' (did you mean 'retry'?); there are: retry, timeout, budget"
+        (
+            "policy has no 'retires' (did you mean 'retry'?); there are: retry, timeout, budget, "
+            "accept_truncated"
+        )
     ]
 
 
@@ -141,7 +145,7 @@ def test_a_policy_is_read_and_written_as_yaml() -> None:
         ("3", ["f.yaml:3: policy is a mapping, not 3"]),
         (
             "{tries: 3}",
-            ["f.yaml:3: no key 'tries' here; there are: retry, timeout, budget"],
+            ["f.yaml:3: no key 'tries' here; there are: retry, timeout, budget, accept_truncated"],
         ),
         (
             "\n    retry: 0\n    timeout: soon",

@@ -11,10 +11,10 @@ from langchain_core.messages import AIMessage, HumanMessage
 from pydantic import BaseModel
 
 from mergepoint.core.errors import Fault, TreeError
-from mergepoint.testing.scripted import ScriptedModel
-from mergepoint.tree.context import PromptContext
-from mergepoint.tree.step import ChatStep, Step
-from mergepoint.tree.template import Reads, Template, reads
+from mergepoint.testing.scripted_model import ScriptedModel
+from mergepoint.tree.leaves import ChatStep, Step
+from mergepoint.tree.nodes import Block
+from mergepoint.tree.prompts import PromptContext, Reads, Template, reads
 
 
 class Verdict(BaseModel):
@@ -24,7 +24,7 @@ class Verdict(BaseModel):
 
 
 def faults(**fields: Any) -> list[str]:
-    """Give the problems of a step with these fields."""
+    """Return the problems of a step with these fields."""
     with pytest.raises(TreeError) as caught:
         Step(**{"prompt": "x", **fields})
     return [fault.problem for fault in caught.value.faults]
@@ -103,7 +103,7 @@ def test_only_the_prompt_is_positional() -> None:
 @pytest.mark.parametrize("prompt", ["", " \n\t"])
 def test_a_blank_prompt_is_refused(prompt: str) -> None:
     """A prompt says something."""
-    assert faults(prompt=prompt) == ["the prompt is blank"]
+    assert faults(prompt=prompt) == ["the prompt is blank; to send it, set allow_empty_prompt=True"]
 
 
 @pytest.mark.parametrize("prompt", [None, 3, b"x", ["x"], {"a": 1}])
@@ -117,13 +117,13 @@ def test_a_bad_name_is_refused() -> None:
     """The rules of names hold for steps."""
     assert "which separates paths" in faults(name="a/b")[0]
     assert "blank" in faults(name=" ")[0]
-    assert "kept for the exits" in faults(name="__x")[0]
+    assert "reserved for the exits" in faults(name="__x")[0]
 
 
 def test_an_unknown_merge_mode_is_refused() -> None:
     """The fault lists the modes there are."""
     assert faults(merge="all") == [
-        "merge='all' is no merge mode; allowed are 'all_messages', 'last_response', 'none'"
+        "Invalid step merge mode: merge='all'; allowed are 'all_messages', 'last_response', 'none'"
     ]
 
 
@@ -160,7 +160,9 @@ def test_a_temperature_that_is_no_number_is_refused(temperature: object) -> None
 @pytest.mark.parametrize("model", ["", " ", 3, ScriptedModel])
 def test_a_bad_model_is_refused(model: object) -> None:
     """A model is an object, not its class, or a text that names one."""
-    assert faults(model=model) == [f"model is a chat model or 'provider:name', not {model!r}"]
+    assert faults(model=model) == [
+        f"model is a chat model, a Runnable of chat models, or 'provider:name', not {model!r}"
+    ]
 
 
 @pytest.mark.parametrize("schema", [Verdict(winner="x"), dict, {"type": "object"}])
@@ -182,10 +184,11 @@ def test_all_faults_are_listed_at_once() -> None:
     with pytest.raises(TreeError) as caught:
         Step("", name="draft", merge="all", temperature="hot")  # type: ignore[arg-type]
     assert caught.value.faults == (
-        Fault("draft", "the prompt is blank"),
+        Fault("draft", "the prompt is blank; to send it, set allow_empty_prompt=True"),
         Fault(
             "draft",
-            "merge='all' is no merge mode; allowed are 'all_messages', 'last_response', 'none'",
+            "Invalid step merge mode: merge='all'; allowed are 'all_messages', 'last_response', "
+            "'none'",
         ),
         Fault("draft", "temperature is a number, not 'hot'"),
     )
@@ -196,7 +199,7 @@ def test_a_name_that_is_no_text_is_no_path() -> None:
     """A fault of a step with an unusable name has no path yet."""
     with pytest.raises(TreeError) as caught:
         Step("x", name=3)  # type: ignore[arg-type]
-    assert caught.value.faults == (Fault("", "a name is text, not int"),)
+    assert caught.value.faults == (Fault("", "a name must be text, not int"),)
 
 
 def test_reads_join_prompt_and_system() -> None:
@@ -271,3 +274,19 @@ def test_a_temperature_is_finite(temperature: float) -> None:
     """A temperature that is no number is refused, since a step would not even equal itself."""
     with pytest.raises(TreeError, match="finite"):
         Step("x", temperature=temperature)
+
+
+def test_a_schema_does_not_allow_an_empty_response() -> None:
+    """An empty text has no fields; and both switches are switches."""
+    assert faults(allow_empty_response=True, schema=Verdict) == [
+        "allow_empty_response does not fit a schema: an empty response has no fields"
+    ]
+    assert faults(allow_empty_prompt="yes") == ["allow_empty_prompt is True or False, not 'yes'"]
+
+
+def test_every_kind_of_node_names_itself_in_the_error_of_a_merge_mode() -> None:
+    """The error of a step says 'Invalid step merge mode'."""
+    with pytest.raises(TreeError, match="Invalid step merge mode: merge='all'"):
+        Step("A.", merge="all")  # type: ignore[arg-type]
+    with pytest.raises(TreeError, match="Invalid block merge mode"):
+        Block([Step("A.")], merge="all")  # type: ignore[arg-type]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mergepoint.core.errors import TreeError
-from mergepoint.tree.context import PromptContext
-from mergepoint.tree.template import (
+from mergepoint.tree.prompts import (
+    PromptContext,
     Reads,
     Template,
     as_text,

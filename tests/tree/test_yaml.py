@@ -15,18 +15,15 @@ from langchain_core.messages import AIMessage, HumanMessage
 from pydantic import BaseModel
 
 from mergepoint.core.errors import TreeError
-from mergepoint.core.merge import MERGE_MODES
-from mergepoint.core.path import name_problem
-from mergepoint.testing.scripted import ScriptedModel
-from mergepoint.tree.block import Block, Input
-from mergepoint.tree.call import Call
-from mergepoint.tree.check import can_respond, check
-from mergepoint.tree.gate import Gate
-from mergepoint.tree.loop import Loop
-from mergepoint.tree.node import Node
-from mergepoint.tree.step import Step
-from mergepoint.tree.strict_yaml import MAX_DEPTH, YamlError, dump
-from mergepoint.tree.template import Template
+from mergepoint.core.paths import name_problem
+from mergepoint.core.state import MERGE_MODES
+from mergepoint.core.strict_yaml import MAX_DEPTH, YamlError, dump
+from mergepoint.testing.scripted_model import ScriptedModel
+from mergepoint.tree import leaves
+from mergepoint.tree.leaves import Call, Step
+from mergepoint.tree.nodes import TYPES, Block, Gate, Input, Loop, Node
+from mergepoint.tree.prompts import Template, keys_in
+from mergepoint.tree.validate import can_respond, check
 from mergepoint.tree.yaml import from_yaml, load_yaml, to_yaml
 
 # How long an example takes says nothing about the law that it is an example of.
@@ -55,7 +52,7 @@ nodes:
         merge: none
       - name: second
         prompt: |
-          Literal {{ text }}.
+          Literal {{ a text }}.
         system:
           template: Be {{ tone }}.
         examples:
@@ -92,7 +89,7 @@ nodes:
         capture_key: first
       - name: second
         prompt: |
-          Literal {{ text }}.
+          Literal {{ a text }}.
         system:
           template: Be {{ tone }}.
         examples:
@@ -124,7 +121,7 @@ TREE = Block(
                     merge="none",
                 ),
                 Step(
-                    "Literal {{ text }}.\n",
+                    "Literal {{ a text }}.\n",
                     name="second",
                     system=Template("Be {{ tone }}."),
                     examples=[("q", "a"), ("1", "2")],
@@ -148,7 +145,7 @@ TREE = Block(
 
 
 def faults(text: str) -> list[str]:
-    """Give the faults of a text, each as path and problem."""
+    """Return the faults of a text, each as path and problem."""
     with pytest.raises(TreeError) as caught:
         from_yaml(text, source="f.yaml")
     assert caught.value.pipeline_path == caught.value.faults[0].path
@@ -287,8 +284,8 @@ A_GATE = "nodes: [{node: {prompt: x}, capture_key: ok}]"
         (
             "node: {prompt: x}\ndecide: os:abort",
             (
-                "gate_01 | f.yaml:2: no key 'decide' here; there are: name, question, merge, "
-                "capture_key, meta, node"
+                "gate_01 | f.yaml:2: no key 'decide' here; there are: name, question, on_reject, "
+                "merge, capture_key, meta, node"
             ),
         ),
         (
@@ -353,7 +350,8 @@ def test_a_text_without_name_is_called_text() -> None:
 
 
 STEP_KEYS = (
-    "name, prompt, system, examples, model, temperature, params, policy, merge, capture_key, "
+    "name, prompt, system, examples, model, method, tools, max_tool_rounds, temperature, params, "
+    "policy, allow_empty_prompt, allow_empty_response, merge, capture_key, "
     "meta, nodes"
 )
 
@@ -383,7 +381,10 @@ STEP_KEYS = (
         ("prompt: true", "step_01 | f.yaml:1: prompt is text, not true; quote it"),
         ("prompt: null", "step_01 | f.yaml:1: prompt is text, not null; quote it"),
         ("prompt: [x]", "step_01 | f.yaml:1: prompt is text, not a list"),
-        ("prompt: ' '", "step_01 | f.yaml:1: the prompt is blank"),
+        (
+            "prompt: ' '",
+            "step_01 | f.yaml:1: the prompt is blank; to send it, set allow_empty_prompt=True",
+        ),
         ("prompt: {template: ''}", "step_01 | f.yaml:1: a Template needs text that is not blank"),
         ("prompt: {template: 1}", "step_01 | f.yaml:1: prompt.template is text, not 1; quote it"),
         ("prompt: {}", "step_01 | f.yaml:1: prompt lacks the key 'template'"),
@@ -419,22 +420,25 @@ STEP_KEYS = (
         (
             "prompt: x\nmerge: all",
             (
-                "step_01 | f.yaml:2: merge='all' is no merge mode; allowed are 'all_messages', "
-                "'last_response', 'none'"
+                "step_01 | f.yaml:2: Invalid step merge mode: merge='all'; allowed are "
+                "'all_messages', 'last_response', 'none'"
             ),
         ),
         (
             "prompt: x\nmerge: null",
             (
-                "step_01 | f.yaml:2: merge=None is no merge mode; allowed are 'all_messages', "
-                "'last_response', 'none'"
+                "step_01 | f.yaml:2: Invalid step merge mode: merge=None; allowed are "
+                "'all_messages', 'last_response', 'none'"
             ),
         ),
         ("prompt: x\ntemperature: hot", "step_01 | f.yaml:2: temperature is a number, not 'hot'"),
         ("prompt: x\nmodel: 4", "step_01 | f.yaml:2: model is text, not 4; quote it"),
         (
             "prompt: x\nmodel: ''",
-            "step_01 | f.yaml:2: model is a chat model or 'provider:name', not ''",
+            (
+                "step_01 | f.yaml:2: model is a chat model, a Runnable of chat models, or "
+                "'provider:name', not ''"
+            ),
         ),
         ("prompt: x\nparams: [a]", "step_01 | f.yaml:2: params is a mapping, not a list"),
         (
@@ -507,7 +511,7 @@ STEP_KEYS = (
             "nodes: []\ninputs:\n  - name: a\n    defualt: x",
             (
                 "pipeline | f.yaml:4: no key 'defualt' here (did you mean 'default'?); there are: "
-                "name, default"
+                "name, default, type"
             ),
         ),
         (
@@ -559,10 +563,10 @@ nodes:
 """
     assert [fault.split("; ")[0] for fault in faults(text)] == [
         "run | f.yaml:3: no key 'mta' here (did you mean 'meta'?)",
-        "run | f.yaml:2: merge='all' is no merge mode",
+        "run | f.yaml:2: Invalid block merge mode: merge='all'",
         "run | f.yaml:4: children 3 and 4 are both named 'deep'",
         "run/step_01 | f.yaml:5: prompt is text, not 1",
-        "run/step_01 | f.yaml:6: merge='some' is no merge mode",
+        "run/step_01 | f.yaml:6: Invalid step merge mode: merge='some'",
         "run/block_02 | f.yaml:10: parallel is true or false, not 1",
         "run/block_02/deep | f.yaml:8: a step needs a prompt, a block nodes, a gate a node",
         "run/block_02/step_02 | f.yaml:9: a node is a mapping with prompt, nodes or node, not 3",
@@ -684,15 +688,18 @@ def test_everything_without_text_form_is_named_at_once() -> None:
 
 
 def test_a_tree_too_deep_to_be_read_is_not_written() -> None:
-    """The limit of depth is named with the path where it is reached."""
-    tree: Node = Step("x")
-    for _ in range(MAX_DEPTH // 2 - 1):
+    """The limit of depth is named with the path where it is reached; any tree can be written."""
+    meta: Any = {}
+    tree: Node = Step(Template("{{ a }}", defaults={"a": "b"}), meta={"deep": [1]})
+    for _ in range(leaves.MAX_DEPTH - 1):
         tree = Block([tree], name="b")
     assert from_yaml(to_yaml(tree)) == tree
+    for _ in range(MAX_DEPTH):
+        meta = {"a": meta}
     with pytest.raises(TreeError) as caught:
-        to_yaml(Block([tree], name="b"))
-    assert caught.value.pipeline_path == "/".join(["b"] * 50 + ["step_01"])
-    assert caught.value.faults[0].problem == "nested more than 100 deep"
+        to_yaml(Block([Step("x", meta=meta)], name="b"))
+    assert caught.value.pipeline_path == "b/step_01"
+    assert caught.value.faults[0].problem.endswith("nested more than 150 deep")
 
 
 def test_a_tree_too_large_to_be_read_is_not_written() -> None:
@@ -711,7 +718,7 @@ def test_every_field_of_a_node_has_a_place() -> None:
     for kind, text in texts.items():
         keys = set(text.partition("there are: ")[2].split(", "))
         fields = {field.name for field in dataclasses.fields(kind)}
-        assert fields - keys <= {"schema", "decide", "budget"}
+        assert fields - keys <= {"schema", "decide", "budget", "tools", "max_tool_rounds"}
 
 
 # The round trip
@@ -720,10 +727,10 @@ ODD = st.text(st.characters(exclude_categories=["Cs"]), max_size=15) | st.text(
     " \n\t\r\x00\x85\xa0\u2028\ufeff\ufffe😀'\"\\:#-?,[]{}&*!|>%@`=~<0e.y", max_size=20
 )
 SAMPLES = st.sampled_from(
-    ["no", "1.10", "null", "~", "- x", "<<", " x", "\tx\ny", "x\n\n", "{{ a }}"]
+    ["no", "1.10", "null", "~", "- x", "<<", " x", "\tx\ny", "x\n\n", "{{ a b }}"]
 )
 LONG = st.text("ab :\n", min_size=75, max_size=160)
-TEXTS = (ODD | SAMPLES | LONG).filter(str.strip)
+TEXTS = (ODD | SAMPLES | LONG).filter(str.strip).filter(lambda text: not keys_in(text))
 KEYS = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="{}"), min_size=1
 ).filter(lambda text: not any(character.isspace() for character in text))
@@ -740,13 +747,13 @@ MAPS = st.dictionaries(ODD.filter(lambda key: key != "temperature"), PLAIN, max_
 
 
 def names() -> st.SearchStrategy[str]:
-    """Give names that are allowed."""
+    """Return names that are allowed."""
     return (ODD | SAMPLES).filter(lambda name: name_problem(name) is None)
 
 
 @st.composite
 def templates(draw: st.DrawFn, known: list[str]) -> Template:
-    """Give templates that read known keys, and others with a default."""
+    """Return templates that read known keys, and others with a default."""
     pieces = ODD.map(lambda text: text.replace("{", "").replace("}", ""))
     defaults = draw(st.dictionaries(KEYS, ODD, max_size=2))
     keys = [*defaults, *(draw(st.lists(st.sampled_from(known), max_size=2)) if known else [])]
@@ -756,7 +763,7 @@ def templates(draw: st.DrawFn, known: list[str]) -> Template:
 
 @st.composite
 def text_steps(draw: st.DrawFn, known: list[str], key: str | None, name: str | None) -> Step:
-    """Give steps that have a text form."""
+    """Return steps that have a text form."""
     texts = TEXTS | templates(known)
     return Step(
         draw(texts),
@@ -766,6 +773,8 @@ def text_steps(draw: st.DrawFn, known: list[str], key: str | None, name: str | N
         params=draw(MAPS),
         model=draw(st.none() | TEXTS),
         system=draw(st.none() | texts),
+        allow_empty_prompt=draw(st.booleans()),
+        allow_empty_response=draw(st.booleans()),
         examples=draw(st.lists(st.tuples(TEXTS, TEXTS), max_size=2)),
         capture_key=key,
         meta=draw(MAPS),
@@ -774,10 +783,12 @@ def text_steps(draw: st.DrawFn, known: list[str], key: str | None, name: str | N
 
 @st.composite
 def text_trees(draw: st.DrawFn) -> Node:
-    """Give trees that have a text form and no faults."""
+    """Return trees that have a text form and no faults."""
     given_inputs = draw(
         st.lists(
-            st.builds(Input, KEYS) | st.builds(lambda k, d: Input(k, default=d), KEYS, PLAIN),
+            st.builds(Input, KEYS)
+            | st.builds(lambda k, d: Input(k, default=d), KEYS, PLAIN)
+            | st.builds(lambda k, kind: Input(k, type=kind), KEYS, st.sampled_from([*TYPES])),
             max_size=2,
             unique_by=lambda given: given.name,
         )
@@ -823,7 +834,7 @@ def _block(
 def _around(
     draw: st.DrawFn, block: Block, fresh: Iterator[str], name: str | None
 ) -> Block | Gate | Loop:
-    """Give the block, or a gate around it, or a loop until that gate approves."""
+    """Return the block, or a gate around it, or a loop until that gate approves."""
     kind = draw(st.sampled_from((Block, Gate, Loop)))
     if kind is Block:
         return block
@@ -866,7 +877,7 @@ WILD: st.SearchStrategy[Any] = st.recursive(
 
 
 def outcome(text: str) -> Node | TreeError:
-    """Give the tree of a text, or its error."""
+    """Return the tree of a text, or its error."""
     try:
         return from_yaml(text, source="f.yaml")
     except TreeError as error:

@@ -1,1 +1,1 @@
-"""What to run: trees of frozen values, no execution."""
+"""Trees of frozen values that describe what to run, without any execution."""

@@ -1,4 +1,4 @@
-"""Decision: what a person says at a gate; and Question, what they are shown."""
+"""Gates: the Question that a gate asks, and the Decision that answers it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import BaseMessage
 
 from mergepoint.core.errors import StepError
-from mergepoint.core.merge import last_response
-from mergepoint.core.path import nearest
-from mergepoint.core.state import State
+from mergepoint.core.paths import nearest
+from mergepoint.core.state import State, last_response
+from mergepoint.core.text import clean
 
 Verdict = Literal["approve", "edit", "reject"]
 VERDICTS: tuple[str, ...] = get_args(Verdict)
@@ -22,11 +22,13 @@ _FIELDS = ("decision", "feedback", "text", "outputs")
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is to happen with what a gate holds back: approve, edit or reject.
+    """A decision about the output that waits at a gate: approve, edit or reject.
 
-    An edit gives `text`, which replaces the last response (and what its node captured of it), or
-    `outputs`, which replace some of those held back, or both. `feedback` is for those who read
-    the gate's capture.
+    Args:
+        decision: The verdict: "approve", "edit" or "reject".
+        feedback: Text for the nodes that read the gate's capture.
+        text: For an edit: replaces the last response, and the wrapped node's capture of it.
+        outputs: For an edit: new values for some of the outputs that wait for approval.
     """
 
     decision: Verdict = "approve"
@@ -37,9 +39,10 @@ class Decision:
 
     @classmethod
     def of(cls, given: Any) -> Decision:
-        """Give a decision from one, from its word, from a bool, or from a mapping of its fields.
+        """Return a decision from a Decision, a verdict, a bool, or a mapping of its fields.
 
-        Raises StepError that says what does not fit.
+        Raises:
+            StepError: The answer is invalid. The message says why.
         """
         if isinstance(given, Decision):
             given = given.to_plain()
@@ -49,6 +52,7 @@ class Decision:
             given = {"decision": given}
         if not isinstance(given, Mapping):
             raise StepError(f"{_WANTED}, not {given!r}")
+        given = clean(dict(given))
         if problem := _problem(given):
             raise StepError(problem)
         return cls(
@@ -59,7 +63,7 @@ class Decision:
         )
 
     def to_plain(self) -> dict[str, Any]:
-        """Give the decision as JSON data."""
+        """Return the decision as JSON data."""
         plain: dict[str, Any] = {"decision": self.decision, "feedback": self.feedback}
         if self.text is not None:
             plain["text"] = self.text
@@ -96,10 +100,16 @@ def _problem(given: Mapping[str, Any]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a gate asks: exactly what would be kept, and of which node.
+    """The question of a gate: exactly what would be merged, and from which node.
 
-    `kept` is what the wrapped node lets out; `key` is the digest of it, so that a decision about
-    something else is never taken for this one. `text` is the gate's own question.
+    Args:
+        path: The path of the gate.
+        text: The gate's own question.
+        kept: The part of the wrapped node's result that its merge mode passes on.
+        key: The digest of `kept`. A decision about other content is never taken for this one.
+        run: The id of the run.
+        capture_key: The wrapped node's capture key; an edited text replaces its value too.
+        structured: Whether that capture is a value and not text; an edited text is then its JSON.
     """
 
     path: str
@@ -111,7 +121,7 @@ class Question:
     structured: bool = False
 
     def to_plain(self) -> dict[str, Any]:
-        """Give the question as JSON data, as `interrupt` passes it on."""
+        """Return the question as JSON data, as `interrupt` passes it on."""
         return {
             "path": self.path,
             "question": self.text,
@@ -122,10 +132,75 @@ class Question:
             "key": self.key,
         }
 
-    def settled(self, decision: Decision) -> State[BaseMessage]:
-        """Give what is kept after a decision.
+    def to_interrupt(self) -> dict[str, Any]:
+        """Return the question as JSON data for `interrupt`.
 
-        Raises StepError for an edit that does not fit what is held back.
+        `action_request`, `config` and `description` are those of LangGraph's HumanInterrupt, for
+        user interfaces that do not know mergepoint.
+        """
+        editable = bool(self.edited_args)
+        return {
+            "action_request": {"action": self.path, "args": self.edited_args},
+            "config": {
+                "allow_accept": True,
+                "allow_edit": editable,
+                "allow_respond": True,
+                "allow_ignore": True,
+            },
+            "description": self.text,
+            **self.to_plain(),
+        }
+
+    @property
+    def edited_args(self) -> dict[str, Any]:
+        """Return the editable parts: the `text` of the last response, and the `outputs`."""
+        response = last_response(self.kept.messages)
+        text = {} if response is None else {"text": str(response.text)}
+        outputs = dict(self.kept.outputs)
+        return {**text, **({"outputs": outputs} if outputs else {})}
+
+    def reply(self, given: Any) -> Any:
+        """Return an answer in a form that `Decision.of` takes, from the forms of LangGraph's UIs.
+
+        These are HumanResponse (`{"type": "accept" | "edit" | "response" | "ignore", "args": ...}`,
+        by itself or in a list) and the decisions of LangChain's human-in-the-loop middleware. Any
+        other value is returned unchanged.
+
+        Raises StepError for an edit whose args are not a mapping.
+        """
+        if isinstance(given, Mapping) and isinstance(given.get("decisions"), list):
+            given = given["decisions"]
+        if isinstance(given, list) and len(given) == 1:
+            given = given[0]
+        if not isinstance(given, Mapping) or given.get("type") not in _REPLIES:
+            return given
+        kind, args = given["type"], given.get("args", given.get("edited_action"))
+        if kind == "edit":
+            return self._edit(args)
+        feedback = args if isinstance(args, str) else given.get("message") or ""
+        return {"decision": _REPLIES[kind], **({"feedback": feedback} if feedback else {})}
+
+    def _edit(self, action: Any) -> Any:
+        args = action.get("args") if isinstance(action, Mapping) else None
+        if not isinstance(args, Mapping):
+            raise StepError("an edit gives args: {'action': ..., 'args': {'text': ...}}")
+        known = self.edited_args
+        # User interfaces send back all outputs; only those that differ are an edit.
+        outputs = {
+            key: value
+            for key, value in (args.get("outputs") or {}).items()
+            if key not in self.kept.outputs or value != self.kept.outputs[key]
+        }
+        changed = (
+            {"text": args["text"]} if args.get("text") not in (None, known.get("text")) else {}
+        )
+        edits = {**changed, **({"outputs": outputs} if outputs else {})}
+        return {"decision": "edit", **edits} if edits else "approve"
+
+    def settled(self, decision: Decision) -> State[BaseMessage]:
+        """Return the result that the gate merges after a decision.
+
+        Raises StepError for an edit that does not match the waiting output.
         """
         if decision.decision == "reject":
             return State()
@@ -159,8 +234,33 @@ class Question:
             outputs[self.capture_key] = value
         if response is not None:
             at = messages.index(response)
-            messages[at] = AIMessage(content=text, id=response.id)
+            messages[at] = response.model_copy(update={"content": text}, deep=True)
 
+
+_REPLIES: Mapping[str, Verdict] = {
+    "accept": "approve",
+    "approve": "approve",
+    "edit": "edit",
+    "response": "reject",
+    "respond": "reject",
+    "reject": "reject",
+    "ignore": "reject",
+}
+
+RESPONSE_SCHEMA: Mapping[str, Any] = {
+    "title": "Decision",
+    "type": "object",
+    "properties": {
+        "type": {"enum": ["accept", "edit", "response", "ignore"]},
+        "args": {
+            "description": "For an edit {'action': ..., 'args': {...}}, for a response the "
+            "feedback with which it is rejected.",
+            "anyOf": [{"type": "null"}, {"type": "string"}, {"type": "object"}],
+        },
+    },
+    "required": ["type"],
+}
+"""The JSON schema of the answer to an interrupt, for user interfaces; shorter forms work too."""
 
 Answerer = Callable[[Question], Any | Awaitable[Any]]
 

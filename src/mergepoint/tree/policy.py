@@ -1,25 +1,126 @@
-"""Policy: how a call is made: how often it is tried, how long it may take, what it may use."""
+"""Limits of nodes: retries, timeouts and budgets."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import Any, Final, Literal, get_args
 
 from mergepoint.core.errors import Fault, TreeError
-from mergepoint.core.path import nearest
-from mergepoint.tree.budget import Budget, budget_of
+from mergepoint.core.paths import nearest
+
+OnExhausted = Literal["raise", "keep"]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A limit on usage in USD, tokens, calls or seconds; None means no limit of that kind.
+
+    Tokens count prompts and answers together; seconds are wall time.
+
+    Args:
+        usd: The maximum cost.
+        tokens: The maximum number of tokens.
+        calls: The maximum number of calls.
+        seconds: The maximum time.
+        on_exhausted: With "raise", a call that would exceed the limit raises BudgetExceeded. With
+        "keep", the node skips its remaining children and keeps its result so far.
+
+    Raises:
+        TreeError: A limit is invalid; the error (a ValueError) lists all problems.
+    """
+
+    usd: float | None = None
+    _: KW_ONLY
+    tokens: int | None = None
+    calls: int | None = None
+    seconds: float | None = None
+    on_exhausted: OnExhausted = "raise"
+
+    def __post_init__(self) -> None:
+        problems = [
+            _limit_problem("usd", self.usd, whole=False),
+            _limit_problem("tokens", self.tokens, whole=True),
+            _limit_problem("calls", self.calls, whole=True),
+            _limit_problem("seconds", self.seconds, whole=False),
+            _exhausted_problem(self.on_exhausted),
+        ]
+        if found := [problem for problem in problems if problem]:
+            raise TreeError(Fault("", problem) for problem in found)
+
+
+def as_budget(given: Any) -> Budget | None:
+    """Return a budget from a Budget or a mapping of its fields; None stays None.
+
+    Raises TreeError that lists all problems.
+    """
+    if given is None or isinstance(given, Budget):
+        return given
+    if not isinstance(given, Mapping):
+        raise TreeError.of(f"budget is a Budget or a mapping of its fields, not {given!r}")
+    faults = [
+        Fault(
+            "", f"a budget has no {key!r}{nearest(str(key), LIMITS)}; there are: {_listed(LIMITS)}"
+        )
+        for key in given
+        if key not in LIMITS
+    ]
+    try:
+        budget = Budget(**{key: value for key, value in given.items() if key in LIMITS})
+    except TreeError as error:
+        raise TreeError([*faults, *error.faults]) from None
+    if faults:
+        raise TreeError(faults)
+    return budget
+
+
+def budget_of(given: Any) -> tuple[Any, list[str]]:
+    """Return the budget of a field, and its problems."""
+    try:
+        return as_budget(given), []
+    except TreeError as error:
+        return given, [fault.problem for fault in error.faults]
+
+
+LIMITS = tuple(known.name for known in fields(Budget))
+
+
+def _limit_problem(name: str, given: Any, *, whole: bool) -> str | None:
+    if given is None:
+        return None
+    kinds = int if whole else int | float
+    number = isinstance(given, kinds) and not isinstance(given, bool)
+    if number and math.isfinite(given) and given >= 0:
+        return None
+    wanted = "a whole number" if whole else "a finite number"
+    return f"budget: {name} is {wanted} from 0 on, not {given!r}"
+
+
+def _exhausted_problem(given: object) -> str | None:
+    allowed = get_args(OnExhausted)
+    if given in allowed:
+        return None
+    near = nearest(str(given), allowed)
+    return f"budget: on_exhausted={given!r}{near}; allowed are {_listed(map(repr, allowed))}"
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(words)
+
+
+DEFAULT_TIMEOUT: Final = 600.0
+"""The timeout, in seconds, of an attempt of a model call if none is set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often a call is tried, and how long it waits between two attempts.
+    """The number of attempts of a call, and the wait between two attempts.
 
-    `attempts` counts the first one. Between attempts it waits `wait` seconds, doubled each time,
-    at most `longest`, with up to as much again at random (full jitter would starve short waits);
-    where the provider says Retry-After, that long.
+    `attempts` includes the first one. Between attempts it waits `wait` seconds, doubled each time,
+    at most `longest`, plus up to as much again at random (full jitter would starve short waits).
+    If the provider sends Retry-After, it waits that long.
 
     Raises TreeError that lists everything that is wrong with it.
     """
@@ -32,8 +133,8 @@ class Retry:
     def __post_init__(self) -> None:
         problems = [
             _attempts_problem(self.attempts),
-            _seconds_problem("wait", self.wait),
-            _seconds_problem("longest", self.longest),
+            seconds_problem("wait", self.wait),
+            seconds_problem("longest", self.longest),
         ]
         if not any(problems) and self.longest < self.wait:
             problems.append(f"longest is at least wait ({self.wait:g} s), not {self.longest:g}")
@@ -42,23 +143,37 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How a step's or a Call's call is made. `timeout` is in seconds, for each attempt.
+    """Retries, timeout and budget of the call of a Step or a Call.
 
-    `retry=3` means `Retry(3)`, and None one attempt. A Call's holds for its function as a whole;
-    each call of a model inside, of those that `ctx.model()` gives, is tried as often.
+    Args:
+        retry: A Retry, or the number of attempts; None means one attempt. For a Call, it applies to
+            the
+        function as a whole, and to each call of a model from `ctx.model()`.
+        timeout: Seconds for each attempt. A step without one has that of its run, or
+            DEFAULT_TIMEOUT.
+        A Call's function has none by default, and its model calls have that of a step.
+        budget: A Budget, or a mapping of its fields.
+        accept_truncated: Use an answer that a token limit or a content filter cut off, and mark it
+            as
+        truncated in the record. By default, it is an error.
 
-    Raises TreeError that lists everything that is wrong with it.
+    Raises:
+        TreeError: The policy is invalid; the error lists all problems.
     """
 
     _: KW_ONLY
     retry: Retry | int | None = None
     timeout: float | None = None
     budget: Budget | Mapping[str, Any] | None = None
+    accept_truncated: bool = False
 
     def __post_init__(self) -> None:
         retry, problems = _retry_of(self.retry)
-        if self.timeout is not None and (problem := _seconds_problem("timeout", self.timeout)):
+        if self.timeout is not None and (problem := seconds_problem("timeout", self.timeout)):
             problems.append(problem)
+        accept: object = self.accept_truncated
+        if not isinstance(accept, bool):
+            problems.append(f"accept_truncated is true or false, not {accept!r}")
         budget, bad = budget_of(self.budget)
         _refuse([*problems, *bad])
         object.__setattr__(self, "retry", retry)
@@ -66,7 +181,7 @@ class Policy:
 
 
 def policy_of(given: object) -> tuple[Any, list[str]]:
-    """Give the policy that a field holds, a mapping as one, and what is wrong with it."""
+    """Return the policy of a field, also from a mapping, and its problems."""
     if isinstance(given, Policy):
         return given, []
     if isinstance(given, Mapping):
@@ -110,7 +225,8 @@ def _attempts_problem(attempts: object) -> str | None:
     return f"attempts is a whole number from 1 on, not {attempts!r}"
 
 
-def _seconds_problem(name: str, seconds: object) -> str | None:
+def seconds_problem(name: str, seconds: object) -> str | None:
+    """Return the problem of a number of seconds, or None."""
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if is_number and math.isfinite(seconds) and seconds > 0:  # type: ignore[arg-type,operator]
         return None

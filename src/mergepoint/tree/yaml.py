@@ -2,12 +2,12 @@
 
 A mapping with `prompt` is a Step, one with `nodes` a Block, with `nodes` and `until` a Loop, with
 `node` a Gate; the keys are the names of their fields. `until` is an output's key. A prompt or
-system text is text, taken literally, or a template:
-`{template: "About {{ topic }}", defaults: {topic: cats}}`. An example is `[user text, assistant
-text]`, an input a name or `{name: likes, default: ""}`, a policy `{retry: 3, timeout: 30}`, a
-budget `{usd: 0.5, calls: 20}`. What is not text (functions, schemas, models that are objects,
-message objects) stays in Python; so do Calls, as a text that names a function would import it
-when it is read.
+system text is text, taken literally, or a template: `{template: "About {{ topic }}", defaults:
+{topic: cats}}`. An example is `[user text, assistant text]`, an input a name or `{name: likes,
+default: ""}`, a policy `{retry: 3, timeout: 30}`, a budget `{usd: 0.5, calls: 20}`. A step's tool
+is the name of a function or LangChain tool, `package.module:name`, which is imported when the tree
+is read. Other objects (functions, schemas, model and message objects) stay in Python, and so do
+Calls.
 """
 
 from __future__ import annotations
@@ -21,47 +21,72 @@ from pathlib import Path
 from typing import Any, Final
 
 from mergepoint.core.errors import Fault, TreeError
-from mergepoint.core.path import effective_name, iteration_name, join, name_problem, nearest
-from mergepoint.tree.block import REQUIRED, Block, Input
-from mergepoint.tree.budget import LIMITS, Budget, as_budget
-from mergepoint.tree.call import Call
-from mergepoint.tree.check import check
-from mergepoint.tree.gate import Gate
-from mergepoint.tree.loop import Loop
-from mergepoint.tree.node import Node, inside, root_path
-from mergepoint.tree.policy import Policy, Retry
-from mergepoint.tree.step import Step
-from mergepoint.tree.strict_yaml import (
+from mergepoint.core.paths import (
+    SEPARATOR,
+    effective_name,
+    iteration_name,
+    join,
+    name_problem,
+    nearest,
+)
+from mergepoint.core.strict_yaml import (
     MAX_BYTES,
-    Document,
+    YamlDocument,
     YamlError,
     dump,
     load,
     load_file,
     refusals,
 )
-from mergepoint.tree.template import Template
+from mergepoint.tree import leaves
+from mergepoint.tree.importable import NotImportable, load_object, name_of
+from mergepoint.tree.leaves import Call, Step
+from mergepoint.tree.nodes import (
+    REQUIRED,
+    THREADS,
+    Block,
+    Gate,
+    Input,
+    Loop,
+    Node,
+    inside,
+    root_path,
+)
+from mergepoint.tree.policy import LIMITS, Budget, Policy, Retry, as_budget
+from mergepoint.tree.prompts import Template
+from mergepoint.tree.validate import check
 
 _At = tuple[str | int, ...]
 
 
-def from_yaml(text: str, *, source: str = "<text>") -> Node:
-    """Give the tree that a text describes; `source` names the text in errors.
+def from_yaml(text: str, *, source: str = "<text>", imports: bool = True) -> Node:
+    """Return the tree that YAML text describes, after all checks.
 
-    Raises TreeError that lists every fault with file, line and path, those of `check` included.
+    Args:
+        text: The YAML.
+        source: The name of the text in errors.
+        imports: Whether to import the tools of steps. Set False for text that you don't trust: a
+            step
+        with tools is then a problem.
+
+    Raises:
+        TreeError: The tree has problems; the error lists all with file, line and path.
     """
-    return _opened(lambda: load(text, source=source))
+    return _opened(lambda: load(text, source=source), _Imports(allowed=imports))
 
 
-def load_yaml(path: Path) -> Node:
-    """Give the tree that a file describes. Raises TreeError as `from_yaml` does, and OSError."""
-    return _opened(lambda: load_file(path))
+def load_yaml(path: Path, *, imports: bool = True) -> Node:
+    """Return the tree that a YAML file describes; its tools may be in modules next to it.
+
+    Raises TreeError as `from_yaml` does, and OSError.
+    """
+    return _opened(lambda: load_file(path), _Imports(path.parent, allowed=imports))
 
 
 def to_yaml(tree: Node) -> str:
-    """Give the text of a tree, from which `from_yaml` gives an equal tree.
+    """Return the YAML of a tree, from which `from_yaml` makes an equal tree.
 
-    Fields that have their default are left out. Raises TreeError with the path of everything that
+    Fields with their default value are omitted. Raises TreeError with the path of every value that
     has no text form.
     """
     root = root_path(tree)
@@ -77,7 +102,7 @@ def to_yaml(tree: Node) -> str:
 
 
 def _places(node: Node, path: str, at: _At) -> Iterator[tuple[str, _At]]:
-    """Give path and location in the document for a node and everything below it."""
+    """Yield path and location in the document for a node and everything below it."""
     if isinstance(node, Loop):  # its body has no place of its own
         yield join(path, iteration_name(1)), at
     yield path, at
@@ -86,10 +111,15 @@ def _places(node: Node, path: str, at: _At) -> Iterator[tuple[str, _At]]:
         yield from _places(child, child_path, (*at, *below))
 
 
-# Reading
+@dataclass(frozen=True, slots=True)
+class _Imports:
+    """Whether the objects that a document names are imported, and from which folder too."""
+
+    folder: Path | None = None
+    allowed: bool = True
 
 
-def _opened(read: Callable[[], Document]) -> Node:
+def _opened(read: Callable[[], YamlDocument], imports: _Imports) -> Node:
     try:
         document = read()
     except YamlError as error:
@@ -97,7 +127,7 @@ def _opened(read: Callable[[], Document]) -> Node:
     value = document.value
     kind = _kind(value)
     root = _name(value, "pipeline" if kind is Block else effective_name(None, kind.kind, 1))
-    tree, faults = _node(document, value, (), root)
+    tree, faults = _node(_Source(document, imports), value, (), root)
     if not faults:
         places = dict(_places(tree, root, ()))
         faults = [
@@ -110,7 +140,7 @@ def _opened(read: Callable[[], Document]) -> Node:
 
 
 def _kind(value: object) -> type[Node]:
-    """Give the kind of node that a mapping describes, told by its keys."""
+    """Return the kind of node that a mapping describes, by its keys."""
     if not isinstance(value, dict):
         return Step
     if "until" in value or "max_iterations" in value:
@@ -125,11 +155,19 @@ def _name(value: object, otherwise: str) -> str:
     return name if isinstance(name, str) and not name_problem(name) else otherwise
 
 
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A document, and the imports that it may make."""
+
+    document: YamlDocument
+    imports: _Imports
+
+
 @dataclass(frozen=True)
 class _Entry:
-    """The place of one node in a document, and what is wrong there and below."""
+    """The place of one node in a document, with the problems there and below."""
 
-    document: Document
+    source: _Source
     at: _At
     path: str
     kind: type[Node]
@@ -137,7 +175,7 @@ class _Entry:
     below: list[Fault] = field(default_factory=list)
 
     def refuse(self, place: _At, problem: str) -> None:
-        where = self.document.where((*self.at, *place))
+        where = self.source.document.where((*self.at, *place))
         self.faults.append(Fault(self.path, f"{where}: {problem}"))
 
     def refuse_type(self, place: _At, wanted: str, value: object) -> None:
@@ -151,7 +189,7 @@ class _Entry:
                 self.refuse((*place, key), problem)
 
     def build(self, place: _At, make: Callable[[], Any]) -> Any:
-        """Give what is made, or refuse what is wrong with it."""
+        """Return the object that `make` creates, or note its problems."""
         try:
             return make()
         except TreeError as error:
@@ -159,10 +197,10 @@ class _Entry:
                 self.refuse(place, fault.problem)
 
 
-def _node(document: Document, value: object, at: _At, path: str) -> tuple[Node, list[Fault]]:
-    """Give a node and the faults of it and all below it; where there are any, a stand-in."""
+def _node(source: _Source, value: object, at: _At, path: str) -> tuple[Node, list[Fault]]:
+    """Return a node and the problems of it and all below it; with problems, a placeholder."""
     kind = _kind(value)
-    entry = _Entry(document, at, path, kind)
+    entry = _Entry(source, at, path, kind)
     fields: dict[str, Any] = {}
     if not isinstance(value, dict):
         entry.refuse_type((), "a mapping with prompt, nodes or node", value)
@@ -186,7 +224,7 @@ _LACKS: Final = {
 
 
 def _fields(entry: _Entry, value: dict[str, Any], kind: type[Node]) -> dict[str, Any]:
-    """Read the fields of a node; each is tried alone, so that its faults have its line."""
+    """Read the fields of a node; each is tried on its own, so that its problems have its line."""
     known, rest = _FIELDS[kind], _NEEDED[kind]
     more = ("nodes",) if kind is Step else ()
     entry.refuse_unknown((), value, dict.fromkeys([*known, *more]))
@@ -215,10 +253,14 @@ def _wrapped(entry: _Entry, place: _At, value: object) -> Node:
 
 
 def _below(entry: _Entry, place: _At, position: int, value: object) -> Node:
-    """Give a node that stands inside of another, and note its faults."""
+    """Return a node inside another, and note its problems."""
     around = join(entry.path, iteration_name(1)) if entry.kind is Loop else entry.path
     path = join(around, _name(value, effective_name(None, _kind(value).kind, position)))
-    node, faults = _node(entry.document, value, (*entry.at, *place), path)
+    names = path.split(SEPARATOR)
+    if len(names) > leaves.MAX_DEPTH:
+        entry.refuse(place, leaves.too_deep(names, len(names)))
+        return Step("-", name=names[-1])
+    node, faults = _node(entry.source, value, (*entry.at, *place), path)
     entry.below.extend(faults)
     return node
 
@@ -249,6 +291,10 @@ def _switch(entry: _Entry, place: _At, value: Any) -> Any:
     if not isinstance(value, bool):
         entry.refuse_type(place, "true or false", value)
     return value
+
+
+def _parallel(entry: _Entry, place: _At, value: Any) -> Any:
+    return value if value == THREADS else _switch(entry, place, value)
 
 
 def _mapping(entry: _Entry, place: _At, value: Any) -> Any:
@@ -285,6 +331,34 @@ def _examples(entry: _Entry, place: _At, value: Any) -> Any:
     return [tuple(pair) if isinstance(pair, list) else pair for pair in value]
 
 
+def _tools(entry: _Entry, place: _At, value: Any) -> Any:
+    """Import tools; each is tried on its own, so that its problems have its line."""
+    if not isinstance(value, list):
+        entry.refuse_type(place, "a list of names, package.module:name", value)
+        return ()
+    if value and not entry.source.imports.allowed:
+        entry.refuse(place, f"tools: {_NO_IMPORTS}")
+        return ()
+    return [_tool(entry, (*place, position), name) for position, name in enumerate(value)]
+
+
+def _tool(entry: _Entry, place: _At, name: Any) -> Any:
+    if not isinstance(name, str):
+        return entry.refuse_type(place, "the name of a tool, package.module:name", name)
+    try:
+        tool = load_object(name, entry.source.imports.folder)
+    except NotImportable as error:
+        return entry.refuse(place, f"{_label(place)}: {error}")
+    entry.build(place, partial(Step, "-", tools=(tool,)))
+    return tool
+
+
+_NO_IMPORTS: Final = (
+    "a recipe loads no Python, as somebody else may have written it; keep the tree with its tools "
+    "in Python and give the block the tree itself"
+)
+
+
 def _inputs(entry: _Entry, place: _At, value: Any) -> Any:
     if not isinstance(value, list):
         entry.refuse_type(place, "a list of names", value)
@@ -295,13 +369,14 @@ def _inputs(entry: _Entry, place: _At, value: Any) -> Any:
 def _input(entry: _Entry, place: _At, value: Any) -> Any:
     before = len(entry.faults)
     if isinstance(value, dict):
-        entry.refuse_unknown(place, value, ("name", "default"))
+        entry.refuse_unknown(place, value, ("name", "default", "type"))
         name, default = _text_under(entry, place, value, "name"), value.get("default", REQUIRED)
+        kind = _text_under(entry, place, value, "type") if "type" in value else None
     else:
-        name, default = _text(entry, place, value), REQUIRED
+        name, default, kind = _text(entry, place, value), REQUIRED, None
     if len(entry.faults) > before:
         return value
-    return entry.build(place, lambda: Input(name, default=default))
+    return entry.build(place, lambda: Input(name, default=default, type=kind))
 
 
 def _budget(entry: _Entry, place: _At, value: Any) -> Any:
@@ -315,7 +390,7 @@ def _budget(entry: _Entry, place: _At, value: Any) -> Any:
 
 
 def _policy(entry: _Entry, place: _At, value: Any) -> Any:
-    """Read a policy; each of its fields is tried alone, so that its faults have its line."""
+    """Read a policy; each field is tried on its own, so that its problems have its line."""
     before = len(entry.faults)
     if isinstance(_mapping(entry, place, value), dict):
         known = [field.name for field in dataclasses.fields(Policy)]
@@ -336,7 +411,7 @@ def _retry(entry: _Entry, place: _At, value: dict[str, Any]) -> None:
 
 
 def _shown(value: object, wanted: str) -> str:
-    """Say what stands there, and the way out where YAML made something else of it."""
+    """Return a description of a value, with the fix if YAML has changed its type."""
     if isinstance(value, dict | list):
         return "a mapping" if isinstance(value, dict) else "a list"
     if isinstance(value, str):
@@ -350,7 +425,7 @@ def _label(place: _At) -> str:
 
 
 _Read = Callable[[_Entry, _At, Any], Any]
-# The order is that of writing. Values read as they are get their fault from the node itself.
+# In the order of writing. Fields that are read as they are get checked by the node itself.
 _FIELDS: Final[Mapping[type[Node], Mapping[str, _Read]]] = {
     Step: {
         "name": _text,
@@ -358,9 +433,14 @@ _FIELDS: Final[Mapping[type[Node], Mapping[str, _Read]]] = {
         "system": _prompt,
         "examples": _examples,
         "model": _text,
+        "method": _text,
+        "tools": _tools,
+        "max_tool_rounds": _as_it_is,
         "temperature": _as_it_is,
         "params": _mapping,
         "policy": _policy,
+        "allow_empty_prompt": _switch,
+        "allow_empty_response": _switch,
         "merge": _as_it_is,
         "capture_key": _text,
         "meta": _mapping,
@@ -369,7 +449,7 @@ _FIELDS: Final[Mapping[type[Node], Mapping[str, _Read]]] = {
         "name": _text,
         "merge": _as_it_is,
         "capture_key": _text,
-        "parallel": _switch,
+        "parallel": _parallel,
         "inputs": _inputs,
         "budget": _budget,
         "meta": _mapping,
@@ -390,13 +470,14 @@ _FIELDS: Final[Mapping[type[Node], Mapping[str, _Read]]] = {
     Gate: {
         "name": _text,
         "question": _text,
+        "on_reject": _as_it_is,
         "merge": _as_it_is,
         "capture_key": _text,
         "meta": _mapping,
         "node": _wrapped,
     },
 }
-# What a node cannot be made without, with values to try the others.
+# The fields that a node requires, with values that let the other fields be tried.
 _NEEDED: Final[Mapping[type[Node], Mapping[str, Any]]] = {
     Step: {"prompt": "-"},
     Block: {"nodes": ()},
@@ -407,11 +488,8 @@ _MAY_BE_NULL = frozenset({"name", "system", "model", "temperature", "capture_key
 _NO_LIMITS: Final = {limit: getattr(Budget(), limit) for limit in LIMITS}
 
 
-# Writing
-
-
 def _data(node: Node) -> dict[str, Any]:
-    """Give the mapping of a node; what has no text form stands in it as it is."""
+    """Return the mapping of a node; values without a text form stay in it unchanged."""
     if isinstance(node, Call):
         return {"call": node.target}
     needed = _NEEDED[type(node)]
@@ -431,6 +509,8 @@ def _form(name: str, value: Any) -> Any:
         return {**text, "defaults": dict(value.defaults)} if value.defaults else text
     if name in ("params", "meta"):
         return dict(value)
+    if name == "tools":
+        return [name_of(tool) or tool for tool in value]
     if name == "examples":
         return [list(pair) if isinstance(pair, tuple) else pair for pair in value]
     if isinstance(value, Budget):
@@ -448,13 +528,13 @@ def _form(name: str, value: Any) -> Any:
 
 
 def _input_form(given: Input) -> Any:
-    return (
-        given.name if given.default is REQUIRED else {"name": given.name, "default": given.default}
-    )
+    more = {} if given.default is REQUIRED else {"default": given.default}
+    more |= {"type": given.json_type} if given.type is not None else {}
+    return {"name": given.name, **more} if more else given.name
 
 
 def _policy_form(value: Any) -> Any:
-    """Give the fields that have not their default; a Retry of attempts alone is their number."""
+    """Return the fields that differ from their default; a Retry with only attempts as a number."""
     if not dataclasses.is_dataclass(value):
         return value
     if isinstance(value, Retry) and value == Retry(value.attempts):
@@ -480,6 +560,7 @@ _WAY_OUT: Final = {
     "examples": "; give pairs (user text, assistant text)",
     "model": "; give 'provider:name'",
     "schema": "; keep a step with a schema in Python",
+    "tools": "; give tools that stand in a module under their own name, or keep the step in Python",
     "call": "; keep a Call in Python",
     "until": "; give the key of an output, or keep the loop in Python",
     "decide": "; keep a gate with a function of its own in Python",

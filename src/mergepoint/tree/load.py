@@ -1,7 +1,7 @@
-"""Target: from what a user types to a tree.
+"""Loading trees: from the target that a user types to a tree.
 
-A target is the name of a graph that comes along, `file.py:object` (a tree, or a function without
-arguments that gives one), or a YAML tree.
+A target is the name of a bundled graph, `file.py:object` (a tree, or a function without arguments
+that returns one), or a YAML tree.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from mergepoint.core.errors import MergepointError
-from mergepoint.core.path import nearest
+from mergepoint.core.paths import is_file, nearest
 
 if TYPE_CHECKING:
-    from mergepoint.tree.node import Node
+    from mergepoint.tree.nodes import Node
 
 EXAMPLE_FILE = "inputs.yaml"
 GRAPH_FILES = ("graph.py", "graph.yaml")
@@ -34,45 +34,47 @@ _YAML = (".yaml", ".yml")
 
 
 class TargetError(MergepointError, ValueError):
-    """A target that gives no tree."""
+    """A target that does not lead to a tree."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A tree, and the file it is from."""
+    """A tree, and the file that it was loaded from."""
 
     tree: Node
     file: Path
 
     @property
     def example(self) -> Path | None:
-        """Give the file of example inputs that a graph has beside it."""
+        """Return the file of example inputs next to the graph's file, or None."""
         file = self.file.with_name(EXAMPLE_FILE)
         return file if self.file.name in GRAPH_FILES and file.is_file() else None
 
 
 def resolve_target(target: str) -> Target:
-    """Give the tree that a target names.
+    """Return the tree that a target names.
 
-    Raises TargetError that says what there is instead, and TreeError for a YAML tree with faults.
+    Raises:
+        TargetError: The target is invalid; the message names alternatives.
+        TreeError: A YAML tree has problems.
     """
     file, object_name = split_target(target)
     if file is None:
         file, object_name = graph_file(target), DEFAULT_OBJECT
-    if not file.is_file():
+    if not is_file(file):
         raise TargetError(f"there is no file {str(file)!r}")
     return Target(_load(file, object_name), file)
 
 
 def graph_names() -> list[str]:
-    """Give the names of the graphs that come along."""
+    """Return the names of the bundled graphs."""
     folder = _graphs_folder()
     found = [item.name for item in folder.iterdir() if _graph_in(item)] if folder.is_dir() else []
     return sorted(found)
 
 
 def graph_file(name: str) -> Path:
-    """Give the file of a graph that comes along. Raises TargetError with the names there are."""
+    """Return the file of a bundled graph. Raises TargetError with the available names."""
     known = graph_names()
     if name in known and (file := _graph_in(_graphs_folder() / name)):
         return file
@@ -83,14 +85,14 @@ def graph_file(name: str) -> Path:
 
 
 def recipe_graphs() -> dict[str, Path]:
-    """Give the recipes among the graphs that come along: `graphs/<name>` and the file."""
+    """Return the recipes among the bundled graphs: `graphs/<name>` and the file."""
     folder = _graphs_folder()
     files = sorted(folder.glob(f"*/{RECIPE_FILE}")) if folder.is_dir() else []
     return {f"graphs/{file.parent.name}": file for file in files}
 
 
 def about(file: Path) -> str:
-    """Give the line that says what a graph is: its module's first, or its YAML's first comment."""
+    """Return a graph's description: its module's first line, or its YAML's first comment."""
     if file.suffix == ".py":
         return (_module(file).__doc__ or "").strip().partition("\n")[0]
     first = file.read_text(encoding="utf-8").partition("\n")[0]
@@ -98,7 +100,7 @@ def about(file: Path) -> str:
 
 
 def _graphs_folder() -> Path:
-    """Give the folder of the graphs: in the wheel inside of the package, in a checkout beside."""
+    """Return the folder of the graphs: in the package of a wheel, next to `src` in a checkout."""
     package = Path(__file__).parents[1]
     inside = package / "_graphs"
     return inside if inside.is_dir() else package.parents[1] / "graphs"
@@ -110,7 +112,7 @@ def _graph_in(folder: Path) -> Path | None:
 
 
 def split_target(target: str) -> tuple[Path | None, str]:
-    """Give the file and the object's name; no file where the target is the name of a graph."""
+    """Return the file and the object's name; no file if the target is the name of a graph."""
     head, separator, tail = target.rpartition(":")
     if separator and head.endswith(".py"):
         return Path(head), tail or DEFAULT_OBJECT
@@ -123,29 +125,57 @@ def split_target(target: str) -> tuple[Path | None, str]:
 
 def _load(file: Path, object_name: str) -> Node:
     if file.suffix == ".py":
-        return _tree_in(_module(file), file, object_name)
+        tree: Node = load_object(file, object_name)
+        return tree
     from mergepoint.tree.yaml import load_yaml
 
     return load_yaml(file)
 
 
-def _module(file: Path) -> ModuleType:
-    """Give the module of a file, imported once; modules that lie beside it can be imported.
+def load_object(file: Path, name: str = "", *, others: type | tuple[type, ...] = ()) -> Any:
+    """Return a tree, or a value of another kind, from a Python file.
 
-    Its name is that of the file alone: functions are on record by it, and a project may move.
+    Args:
+        file: The Python file, which is imported once.
+        name: The name of the object, by default `tree`. A function without arguments is called.
+        others: Types that count beside the nodes of a tree.
+
+    Raises:
+        TargetError: The file can't be imported, or has no such object.
+    """
+    return _object_in(_module(file), file, name or DEFAULT_OBJECT, others)
+
+
+def load_module(file: Path) -> ModuleType:
+    """Import a Python file once, for what it registers.
+
+    Raises:
+        TargetError: There is no such file, or it cannot be imported.
+    """
+    if not file.is_file():
+        raise TargetError(f"there is no file {file}")
+    return _module(file)
+
+
+def _module(file: Path) -> ModuleType:
+    """Return the module of a file, imported once; it can import modules in its folder.
+
+    The module's name is the file's only, without folders: records name functions by it, and a
+    project may move.
     """
     place = file.resolve()
     if place in _OURS:
         return _OURS[place]
     name = place.stem
     if name in sys.modules and sys.modules[name] not in _OURS.values():
-        name = f"{name}_tree"  # what somebody else has imported stays as it is
+        name = f"{name}_tree"  # don't replace a module that other code imported
     spec = importlib.util.spec_from_file_location(name, place)
     if spec is None or spec.loader is None:
         raise TargetError(f"{file} cannot be imported")
     module = importlib.util.module_from_spec(spec)
     if str(place.parent) not in sys.path:
         sys.path.insert(0, str(place.parent))
+    # Registered before it runs, as imports are: dataclasses and pickle look up their module here.
     sys.modules[name] = module
     try:
         with _failing_in(file, "importing it"):
@@ -157,12 +187,15 @@ def _module(file: Path) -> ModuleType:
     return module
 
 
-def _tree_in(module: ModuleType, file: Path, name: str) -> Node:
-    from mergepoint.tree.kinds import is_node
+def _object_in(module: ModuleType, file: Path, name: str, others: type | tuple[type, ...]) -> Any:
+    from mergepoint.tree.leaves import is_node
+
+    def counts(value: Any) -> bool:
+        return is_node(value) or isinstance(value, others)
 
     where = f"{file}:{name}"
     if not hasattr(module, name):
-        trees = [known for known, value in vars(module).items() if is_node(value)]
+        trees = [known for known, value in vars(module).items() if counts(value)]
         raise TargetError(
             f"{file} has no {name!r}{nearest(name, vars(module))}; trees in it: "
             f"{', '.join(trees) or 'none'}"
@@ -170,13 +203,12 @@ def _tree_in(module: ModuleType, file: Path, name: str) -> Node:
     found = getattr(module, name)
     if inspect.isroutine(found):
         found = _called(found, file, where)
-    if not is_node(found):
+    if not counts(found):
         raise TargetError(
             f"{where} is {_kind(found)}, not a tree; give a Block, Step, Call, Gate or Loop, or a "
             "function without arguments that returns one"
         )
-    tree: Node = found
-    return tree
+    return found
 
 
 def _called(function: Callable[[], Any], file: Path, where: str) -> Any:
@@ -196,7 +228,7 @@ def _called(function: Callable[[], Any], file: Path, where: str) -> Any:
 
 @contextlib.contextmanager
 def _failing_in(file: Path, doing: str) -> Iterator[None]:
-    """Turn what a user's file raises into one line with the place; what it prints goes aside."""
+    """Turn errors of a user's file into one line with the place; redirect its prints to stderr."""
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield

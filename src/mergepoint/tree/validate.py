@@ -1,0 +1,334 @@
+"""Static checks of a whole tree, which find every problem before the first call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from mergepoint.core.errors import Fault, TreeError
+from mergepoint.core.paths import nearest
+from mergepoint.core.state import NO_RESPONSE
+from mergepoint.tree.leaves import Call, Step, is_node
+from mergepoint.tree.nodes import Block, Gate, Input, Loop, Node, children, find, root_path, walk
+from mergepoint.tree.prompts import Reads, keys_in
+from mergepoint.tree.transform import stack_problem
+
+
+def check(tree: Node, *, given: Iterable[str] = ()) -> list[Fault]:
+    """Return all problems of a tree, in tree order; an empty list means that it can run.
+
+    The checks find: inputs below the root or declared twice; a key captured twice or under an
+    input's name; places (`{{ key }}`) in text that is not a Template; `last_response` and captures
+    of nodes that can never have an assistant message; loops that wait for a key that nothing in
+    them captures; reads of keys that are never written, written only later, or dropped by a
+    rejection at a gate; and a caller's stack that is too full for the tree.
+
+    Args:
+        tree: The tree.
+        given: Names of values that the run has in addition to the declared inputs.
+    """
+    root = root_path(tree)
+    if problem := stack_problem(tree):
+        return [Fault(root, problem)]
+    writers = _Writers.of(tree, root)
+    faults = [*_input_faults(tree, root), *writers.faults]
+    faults += _response_faults(tree, root)
+    known = frozenset((*(declared.name for declared in inputs_of(tree)), *given))
+    faults += _ReadCheck(known, writers.path_of).visit(tree, root, known)
+    faults += _until_faults(tree, root)
+    faults += _place_faults(tree, root)
+    order = {path: number for number, (path, _) in enumerate(walk(tree))}
+    return sorted(faults, key=lambda fault: order[fault.path])
+
+
+def checked(tree: Node, *, given: Iterable[str] = ()) -> Node:
+    """Return the tree unchanged. Raises TreeError that lists all its problems."""
+    if faults := check(as_tree(tree), given=given):
+        raise TreeError(faults)
+    return tree
+
+
+def as_tree(tree: Any) -> Node:
+    """Return a tree unchanged. Raises TreeError for any other value."""
+    if is_node(tree):
+        return tree  # type: ignore[no-any-return]
+    raise TreeError.of(
+        f"a tree is a node, such as a Step or a Block, not {type(tree).__name__}; wrap nodes in "
+        "Block([...])"
+    )
+
+
+def inputs_of(tree: Node) -> tuple[Input, ...]:
+    """Return the inputs that the root declares."""
+    return tree.declared_inputs if isinstance(tree, Block) else ()
+
+
+def needs_of(tree: Node, path: str) -> tuple[Input, ...]:
+    """Return the inputs that the part at `path` needs to run on its own.
+
+    These are the root's inputs and, as inputs without a default, the keys that the part reads and
+    that only the rest of the tree writes.
+    """
+    if path == root_path(tree):
+        return inputs_of(tree)
+    part = find(tree, path)
+    own = {key for _, node in walk(part, path) if (key := node.capture_key)}
+    declared = {given.name: given for given in inputs_of(tree)}
+    wanted: dict[str, Input] = {}
+    for _, node in walk(part, path):
+        for key in _required(node):
+            if key not in own and key not in declared:
+                wanted.setdefault(key, Input(key))
+    return (*declared.values(), *wanted.values())
+
+
+def can_respond(node: Node) -> bool:
+    """Return whether a node's merge can pass on an assistant message."""
+    if node.merge == "none":
+        return False
+    return _makes_response(node)
+
+
+def _makes_response(node: Node) -> bool:
+    """Return whether a node can produce an assistant message; a Call always may."""
+    if isinstance(node, Step | Call):
+        return True
+    return any(can_respond(child) for _, child in children(node, ""))
+
+
+def feedback_read(tree: Node, key: str) -> bool:
+    """Return whether anything in a tree may read a gate's capture under a key.
+
+    A loop's `until` reads only the decision. A function without declared reads may read anything.
+    """
+    for _, node in walk(tree):
+        if isinstance(node, Step | Call):
+            reads = node.reads
+            if reads is None or key in reads.keys or key in keys_read(node):
+                return True
+    return False
+
+
+def readable(tree: Node, keys: Iterable[str]) -> tuple[str, ...]:
+    """Return those of some keys that a tree can read and that no other source provides.
+
+    A function that declares no reads can read all of them.
+    """
+    nodes = [node for _, node in walk(tree)]
+    own = {declared.name for declared in inputs_of(tree)} | {node.capture_key for node in nodes}
+    named = {key for node in nodes for key in keys_read(node)}
+    anything = any(
+        (isinstance(node, Step | Call) and node.reads is None)
+        or (isinstance(node, Loop) and not isinstance(node.until, str))
+        for node in nodes
+    )
+    return tuple(key for key in keys if key not in own and (anything or key in named))
+
+
+def keys_read(node: Node) -> tuple[str, ...]:
+    """Return the keys that a node is known to read: declared ones, and a loop's condition."""
+    if isinstance(node, Step):
+        return (node.reads or node.system_reads).keys
+    if isinstance(node, Call):
+        return (node.reads or Reads()).keys
+    return (node.until,) if isinstance(node, Loop) and isinstance(node.until, str) else ()
+
+
+def _required(node: Node) -> tuple[str, ...]:
+    if isinstance(node, Step):
+        return (node.reads or node.system_reads).required
+    if isinstance(node, Call):
+        return (node.reads or Reads()).required
+    return ()
+
+
+def _input_faults(tree: Node, root: str) -> Iterator[Fault]:
+    for path, node in walk(tree, root):
+        if not isinstance(node, Block) or not node.inputs:
+            continue
+        if node is not tree or path != root:
+            yield Fault(path, "inputs belong on the root; move them there")
+        seen: set[str] = set()
+        for given in node.declared_inputs:
+            if given.name in seen:
+                yield Fault(path, f"input {given.name!r} is declared twice")
+            seen.add(given.name)
+
+
+def _until_faults(tree: Node, root: str) -> Iterator[Fault]:
+    for path, node in walk(tree, root):
+        if not isinstance(node, Loop) or not isinstance(node.until, str):
+            continue
+        own = {below.capture_key for _, below in walk(node.body, path) if below.capture_key}
+        if node.until not in own:
+            yield Fault(
+                path,
+                f"until={node.until!r}, which nothing in the loop captures"
+                f"{nearest(node.until, own)}; its captures are: {', '.join(sorted(own)) or 'none'}",
+            )
+
+
+def _place_faults(tree: Node, root: str) -> Iterator[Fault]:
+    for path, node in walk(tree, root):
+        if not isinstance(node, Step):
+            continue
+        for name in ("prompt", "system"):
+            text = getattr(node, name)
+            if isinstance(text, str) and (keys := keys_in(text)):
+                yield Fault(
+                    path,
+                    f"the {name} is plain text, but contains {_places(keys)}: make it a Template "
+                    f"(Template(...); in YAML {name}: {{template: ...}}), or, to send the braces, "
+                    f"{_LITERAL[name]}",
+                )
+        shown = [text for one in node.examples if isinstance(one, tuple) for text in one]
+        if keys := tuple(dict.fromkeys(key for text in shown for key in keys_in(text))):
+            yield Fault(
+                path,
+                f"the examples contain {_places(keys)}, and examples are sent as they are: write "
+                "the text out, or, to send the braces, give messages in place of pairs",
+            )
+
+
+_LITERAL = {
+    "prompt": "return the text from a prompt function",
+    "system": "fill them in: Template('{{ text }}', defaults={'text': ...})",
+}
+
+
+def _places(keys: Iterable[str]) -> str:
+    return ", ".join(f"{{{{ {key} }}}}" for key in keys)
+
+
+def _response_faults(tree: Node, root: str) -> Iterator[Fault]:
+    for path, node in walk(tree, root):
+        if _makes_response(node):
+            continue
+        if node.merge == "last_response":
+            yield Fault(
+                path, f"{NO_RESPONSE}: no child keeps one; let one merge, or use merge='none'"
+            )
+        if node.capture_key is not None and not isinstance(node, Gate):
+            yield Fault(
+                path,
+                f"capture_key={node.capture_key!r} asks for a last response, but no assistant "
+                "output exists: no child keeps one",
+            )
+
+
+@dataclass(frozen=True)
+class _Writers:
+    """The writer of each key, and the problems of keys with two writers."""
+
+    path_of: dict[str, str]
+    faults: tuple[Fault, ...]
+
+    @classmethod
+    def of(cls, tree: Node, root: str) -> _Writers:
+        path_of: dict[str, str] = {}
+        faults = []
+        given = {declared.name for declared in inputs_of(tree)}
+        for path, node in walk(tree, root):
+            key = node.capture_key
+            if key is None:
+                continue
+            if key in given:
+                faults.append(Fault(path, f"capture_key {key!r} is an input's name; rename one"))
+            if key in path_of:
+                faults.append(
+                    Fault(
+                        path,
+                        f"capture_key {key!r} is written by {path_of[key]} too; a key has one "
+                        "writer: build the part with a factory that scopes its keys",
+                    )
+                )
+            path_of.setdefault(key, path)
+        return cls(path_of, tuple(faults))
+
+
+@dataclass
+class _ReadCheck:
+    """A walk in order of execution with the keys that are surely written."""
+
+    inputs: frozenset[str]
+    path_of: dict[str, str]
+    faults: list[Fault] = field(default_factory=list)
+    unsure: frozenset[str] = frozenset()
+    gate_of: dict[str, str] = field(default_factory=dict)  # key to the gate that may drop it
+    approved_by: dict[str, frozenset[str]] = field(default_factory=dict)  # a gate's capture to keys
+
+    def visit(self, node: Node, path: str, there: frozenset[str]) -> list[Fault]:
+        self._visit(node, path, there)
+        return self.faults
+
+    def _visit(self, node: Node, path: str, there: frozenset[str]) -> frozenset[str]:
+        """Return the keys that are written after the node."""
+        self._read(path, _required(node), there)
+        before = there
+        if isinstance(node, Loop) and node.may_skip and callable(node.until):
+            there |= frozenset(self.gate_of)  # a function may skip the loop where they are missing
+        after = there
+        beside = isinstance(node, Block) and node.side_by_side
+        for child_path, child in children(node, path):
+            after |= self._visit(child, child_path, there if beside else after)
+        if isinstance(node, Gate) and node.on_reject == "continue":
+            after = self._dropped(node, path, there, after)
+        if isinstance(node, Loop):
+            after |= self._approved(node)
+        if isinstance(node, Loop) and node.may_skip:
+            self.unsure |= after - there
+            after = before
+        return after | {node.capture_key} if node.capture_key is not None else after
+
+    def _dropped(
+        self, gate: Gate, path: str, there: frozenset[str], after: frozenset[str]
+    ) -> frozenset[str]:
+        """Return the keys that are written even if the gate rejects its node's output."""
+        held = after - there
+        self.gate_of |= dict.fromkeys(held, path)
+        if gate.capture_key is not None:
+            self.approved_by[gate.capture_key] = held
+        return there
+
+    def _approved(self, loop: Loop) -> frozenset[str]:
+        """Return the keys that an approval guarantees after a loop, which otherwise raises.
+
+        A function in `until` may check any decision, so all gates in the loop count as approved.
+        """
+        if loop.on_exhausted == "keep":
+            return frozenset()
+        if isinstance(loop.until, str):
+            return self.approved_by.get(loop.until, frozenset())
+        own = {below.capture_key for _, below in walk(loop.body, "") if below.capture_key}
+        return frozenset(own & self.gate_of.keys())
+
+    def _read(self, path: str, keys: Iterable[str], there: frozenset[str]) -> None:
+        for key in keys:
+            if key in there:
+                continue
+            if key in self.path_of:
+                when = "only later or beside it"
+                if key in self.unsure:
+                    when = "in a loop that may be skipped"
+                if key in self.gate_of:
+                    self.faults.append(Fault(path, self._rejected(key)))
+                    continue
+                problem = (
+                    f"reads {key!r}, which is written {when}, at {self.path_of[key]}; "
+                    "move the reader behind its exit, or give a default"
+                )
+            else:
+                known = [*sorted(self.inputs), *self.path_of]
+                problem = (
+                    f"reads {key!r}, which no input and no capture_key gives"
+                    f"{nearest(key, known)}; known are: {', '.join(known) or 'none'}"
+                )
+            self.faults.append(Fault(path, problem))
+
+    def _rejected(self, key: str) -> str:
+        return (
+            f"reads {key!r}, written at {self.path_of[key]}, which a rejection at "
+            f"{self.gate_of[key]} drops; give a default, let a rejection end the run "
+            "(on_reject='stop'), or try again in a Loop until the gate approves"
+        )
