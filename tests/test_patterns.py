@@ -10,6 +10,8 @@ import pytest
 from langchain_core.messages import BaseMessage
 
 from mergepoint.core.errors import MissingKey, TreeError
+from mergepoint.engine.compiler import Form, compile_graph
+from mergepoint.engine.interpreter import interpret
 from mergepoint.patterns import (
     ARTISTS,
     Artist,
@@ -18,27 +20,24 @@ from mergepoint.patterns import (
     refined_stage,
     threads,
 )
-from mergepoint.run.graph import Form, compile_graph
-from mergepoint.run.interpret import interpret
-from mergepoint.testing.scripted import ScriptedModel
-from mergepoint.tree.block import Block
-from mergepoint.tree.check import check
-from mergepoint.tree.node import Node, walk
-from mergepoint.tree.overrides import with_overrides, without
-from mergepoint.tree.step import Step
-from mergepoint.tree.template import Template
+from mergepoint.testing.scripted_model import ScriptedModel
+from mergepoint.tree.leaves import Step
+from mergepoint.tree.nodes import Block, Node, walk
+from mergepoint.tree.prompts import Template
+from mergepoint.tree.transform import with_overrides, without
+from mergepoint.tree.validate import check
 
 FORMS: tuple[Form, ...] = ("subgraphs", "fused")
 KEYS = ("hemingway", "munch", "da_vinci", "representative", "chameleon")
 
 
 def told(seen: tuple[BaseMessage, ...]) -> str:
-    """Give all that a call was sent, as one text."""
+    """Return all that a call was sent, as one text."""
     return "\n".join(str(message.text) for message in seen)
 
 
 def saying(path: str) -> str:
-    """Give an answer that can be told apart from every other."""
+    """Return an answer that can be told apart from every other."""
     return f"<said at {path}>"
 
 
@@ -80,10 +79,10 @@ def test_no_artist_sees_another(form: Form, *, parallel: bool) -> None:
     tree = Block([refined_stage("stage", "Write a line.", parallel=parallel)])
     saw, _ = run(tree, form=form)
     for key in KEYS:
-        sent = saw[f"pipeline/stage/tot_enclave/threads/{key}"]
+        sent = saw[f"pipeline/stage/tot_enclave/{key}"]
         assert saying("pipeline/stage/draft") in sent
         for other in KEYS:
-            assert saying(f"pipeline/stage/tot_enclave/threads/{other}") not in sent
+            assert saying(f"pipeline/stage/tot_enclave/{other}") not in sent
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -94,11 +93,11 @@ def test_the_consensus_sees_all_voices_and_is_what_remains(form: Form) -> None:
     sent = saw["pipeline/stage/tot_enclave/consensus"]
     assert saying("pipeline/stage/draft") in sent
     for key in KEYS:
-        assert saying(f"pipeline/stage/tot_enclave/threads/{key}") in sent
+        assert saying(f"pipeline/stage/tot_enclave/{key}") in sent
     final = saying("pipeline/stage/tot_enclave/consensus")
     assert [str(message.text) for message in result["messages"]] == [final]
     assert result["outputs"]["line"] == final
-    assert set(result["outputs"]) == {"line", *(f"stage.{key}" for key in KEYS)}
+    assert set(result["outputs"]) == {"line", *(f"enclave.stage.{key}" for key in KEYS)}
 
 
 def test_voices_share_every_message_but_the_last() -> None:
@@ -106,7 +105,7 @@ def test_voices_share_every_message_but_the_last() -> None:
     tree = Block([refined_stage("stage", "Write a line.", system="You write lines.")])
     model = ScriptedModel(default="said")
     interpret(tree, model=model)
-    sent = [call.messages for call in model.calls if "/threads/" in call.path]
+    sent = [call.messages for call in model.calls if call.path.rpartition("/")[2] in KEYS]
     fronts = [[(message.type, message.text) for message in seen[:-1]] for seen in sent]
     assert len(fronts) == 5
     assert all(front == fronts[0] for front in fronts)
@@ -119,7 +118,7 @@ def test_each_prompt_is_its_own_artists() -> None:
     tree = Block([refined_stage("stage", "Write a line.")])
     saw, _ = run(tree)
     for artist in ARTISTS:
-        sent = saw[f"pipeline/stage/tot_enclave/threads/{artist.key}"]
+        sent = saw[f"pipeline/stage/tot_enclave/{artist.key}"]
         assert artist.persona in sent
         assert f"as {artist.label}." in sent
         assert "You see no other voice" in sent
@@ -135,7 +134,7 @@ def test_voices_run_side_by_side_unless_told_otherwise() -> None:
         return "said"
 
     together: dict[str, Callable[[Any], str]] = {
-        f"pipeline/stage/tot_enclave/threads/{key}": meet for key in KEYS
+        f"pipeline/stage/tot_enclave/{key}": meet for key in KEYS
     }
     tree = Block([refined_stage("stage", "Write a line.")])
     model = ScriptedModel(by_path=together, default="said")
@@ -160,16 +159,16 @@ def test_voices_run_side_by_side_unless_told_otherwise() -> None:
 def test_a_consensus_without_one_of_its_voices_fails_with_the_key(form: Form) -> None:
     """A voice that nobody wrote is refused before a call is paid; MissingKey names it in a part."""
     tree = Block([refined_stage("stage", "Write a line.")])
-    torn = without(tree, "**/threads/munch")
+    torn = without(tree, "**/tot_enclave/munch")
     with pytest.raises(TreeError, match=r"stage\.munch"):
         compile_graph(torn, model="offline", form=form)
     part = compile_graph(
         tree, model="offline", form=form, at="pipeline/stage/tot_enclave/consensus"
     )
-    voices = {f"stage.{key}": "- cut it" for key in KEYS}
+    voices = {f"enclave.stage.{key}": "- cut it" for key in KEYS}
     with pytest.raises(MissingKey, match=r"stage\.munch") as raised:
-        part.invoke({"inputs": {**voices, "stage.munch": " "}})
-    assert raised.value.key == "stage.munch"
+        part.invoke({"inputs": {**voices, "enclave.stage.munch": " "}})
+    assert raised.value.key == "enclave.stage.munch"
 
 
 def test_repeated_enclaves_have_paths_and_keys_of_their_own() -> None:
@@ -178,8 +177,8 @@ def test_repeated_enclaves_have_paths_and_keys_of_their_own() -> None:
     assert not check(tree)
     paths = [path for path, _ in walk(tree)]
     assert len(set(paths)) == len(paths)
-    assert "pipeline/one/tot_enclave/threads/munch" in paths
-    assert "pipeline/two/tot_enclave/threads/munch" in paths
+    assert "pipeline/one/tot_enclave/munch" in paths
+    assert "pipeline/two/tot_enclave/munch" in paths
     keys = [node.capture_key for _, node in walk(tree) if node.capture_key]
     assert len(set(keys)) == len(keys) == 10
 
@@ -188,7 +187,7 @@ def test_two_stages_of_one_name_need_a_scope() -> None:
     """Stages of one name in different blocks write one key twice; `scope` is the way out."""
     first = Block([refined_stage("stage", "Write.")], name="a")
     again = Block([refined_stage("stage", "Write.")], name="b")
-    assert any("stage.munch" in fault.problem for fault in check(Block([first, again])))
+    assert any("enclave.stage.munch" in fault.problem for fault in check(Block([first, again])))
     scoped = Block([refined_stage("stage", "Write.", scope="b.stage")], name="b")
     assert not check(Block([first, scoped]))
 
@@ -227,7 +226,7 @@ def test_own_voices_and_own_words() -> None:
         inputs=("audience",),
     )
     saw, _ = run(tree, audience="sailors")
-    assert saw["pipeline/stage/jury/threads/critic"].endswith(
+    assert saw["pipeline/stage/jury/critic"].endswith(
         "You are strict.\n\nJudge as the Critic for sailors."
     )
     assert "Revise for sailors." in saw["pipeline/stage/jury/consensus"]
@@ -237,8 +236,8 @@ def test_own_voices_and_own_words() -> None:
 def test_an_enclave_is_a_block_like_any_other() -> None:
     """Overrides by glob reach every voice; whatever its merge, no critique leaves an enclave."""
     tree = Block([refined_stage("one", "Write."), refined_stage("two", "Write.")])
-    warm = with_overrides(tree, {"**/threads/*": {"temperature": 0.9}})
-    voices = [node for path, node in walk(warm) if "/threads/" in path]
+    warm = with_overrides(tree, {"**/tot_enclave/*": {"temperature": 0.9}})
+    voices = [node for path, node in walk(warm) if path.rpartition("/")[2] in KEYS]
     assert [node.temperature for node in voices if isinstance(node, Step)] == [0.9] * 10
     assert sum(isinstance(node, Step) for _, node in walk(without(tree, "**/tot_enclave"))) == 2
     open_ = Block([enclave("e", merge="all_messages")])

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import mergepoint
+from tests.docs.pages import PAGES, ROOT
+
+PACKAGES = ("agent", "journal", "report", "sandbox", "session", "streams", "testing")
+PUBLIC = (*PACKAGES, "patterns", r"apps\.chainlit")
 
 
-def declared() -> dict[str, str]:
-    """Give name and home of each import that type checkers see."""
-    tree = ast.parse(Path(str(mergepoint.__file__)).read_text(encoding="utf-8"))
-    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+def declared(package: ModuleType = mergepoint) -> dict[str, str]:
+    """Return name and home of each import that type checkers see."""
+    tree = ast.parse(Path(str(package.__file__)).read_text(encoding="utf-8"))
+    block, _ = (node for node in tree.body if isinstance(node, ast.If))  # seen, and not seen
     return {
         str(alias.asname): str(node.module)
         for node in block.body
@@ -36,10 +42,36 @@ def test_a_name_is_loaded_from_where_type_checkers_look(name: str) -> None:
     assert getattr(mergepoint, name) is getattr(import_module(declared()[name]), name)
 
 
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_package_gives_the_names_that_type_checkers_see(name: str) -> None:
+    """A package's names are loaded from their homes, and none is hidden by a module."""
+    package = import_module(f"mergepoint.{name}")
+    homes = declared(package)
+    assert sorted(homes) == sorted(package.__all__) == dir(package)
+    for public, home in homes.items():
+        found = getattr(package, public)
+        assert found is getattr(import_module(home), public)
+        assert not isinstance(found, ModuleType)
+    with pytest.raises(AttributeError, match=f"module 'mergepoint.{name}' has no attribute 'Blok'"):
+        package.Blok  # noqa: B018
+
+
+def test_pages_import_from_packages() -> None:
+    """What the documentation imports is public: from the package, or a package of it."""
+    deep = {
+        f"{page}: {line.strip()}"
+        for page in PAGES
+        for line in (ROOT / page).read_text(encoding="utf-8").splitlines()
+        if re.match(r"\s*(from|import) mergepoint\.", line)
+        and not re.match(rf"\s*from mergepoint\.({'|'.join(PUBLIC)}) import ", line)
+    }
+    assert deep == set()
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    """A name that does not exist is named with the package."""
+    """A name that does not exist is named with the package, and a type checker knows it too."""
     with pytest.raises(AttributeError, match="module 'mergepoint' has no attribute 'Blok'"):
-        mergepoint.Blok  # noqa: B018
+        mergepoint.Blok  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_importing_the_package_loads_no_engine() -> None:
@@ -58,7 +90,7 @@ def test_importing_the_package_loads_no_engine() -> None:
 def test_the_law_knows_only_the_standard_library() -> None:
     """Loading every module of core loads no other package."""
     program = (
-        "import sys, mergepoint.core.merge, mergepoint.core.path, mergepoint.core.errors;"
+        "import sys, mergepoint.core.state, mergepoint.core.paths, mergepoint.core.errors;"
         "known = sys.stdlib_module_names | {'mergepoint', '__main__'};"
         "print([m for m in sys.modules if m.partition('.')[0] not in known])"
     )

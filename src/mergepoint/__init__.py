@@ -2,225 +2,244 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from mergepoint.core.display import register_display
+from mergepoint.core.lazy import lazy_names
+
 if TYPE_CHECKING:
-    from mergepoint.core.errors import (
-        BudgetExceeded as BudgetExceeded,
-    )
-    from mergepoint.core.errors import (
-        CallTimeout as CallTimeout,
-    )
-    from mergepoint.core.errors import (
-        GateOpen as GateOpen,
-    )
-    from mergepoint.core.errors import (
-        MergeError as MergeError,
-    )
-    from mergepoint.core.errors import (
-        MergepointError as MergepointError,
-    )
-    from mergepoint.core.errors import (
-        MissingKey as MissingKey,
-    )
-    from mergepoint.core.errors import (
-        RailError as RailError,
-    )
-    from mergepoint.core.errors import (
-        ReplayMiss as ReplayMiss,
-    )
-    from mergepoint.core.errors import (
-        SessionError as SessionError,
-    )
-    from mergepoint.core.errors import (
-        StepError as StepError,
-    )
-    from mergepoint.core.errors import (
-        TreeError as TreeError,
-    )
-    from mergepoint.core.merge import MergeMode as MergeMode
-    from mergepoint.models.ledger import Ledger as Ledger
-    from mergepoint.models.prices import Price as Price
-    from mergepoint.record.record import CallRecord as CallRecord
-    from mergepoint.record.transcript import (
-        Transcript as Transcript,
-    )
-    from mergepoint.record.transcript import (
-        read_transcript as read_transcript,
-    )
-    from mergepoint.record.transcript import (
-        write_transcript as write_transcript,
-    )
-    from mergepoint.record.usage import Usage as Usage
-    from mergepoint.report.draw import to_mermaid as to_mermaid
-    from mergepoint.report.draw import to_svg as to_svg
-    from mergepoint.run.context import RunContext as RunContext
-    from mergepoint.run.generation import (
-        Generation as Generation,
-    )
-    from mergepoint.run.generation import (
-        arun_generation as arun_generation,
-    )
-    from mergepoint.run.generation import (
-        run_generation as run_generation,
-    )
-    from mergepoint.run.graph import Graph as Graph
-    from mergepoint.run.graph import compile_graph as compile_graph
-    from mergepoint.run.interpret import ainterpret as ainterpret
-    from mergepoint.run.interpret import interpret as interpret
-    from mergepoint.run.recorder import Event as Event
-    from mergepoint.run.recorder import Recorder as Recorder
-    from mergepoint.run.resume import aresume_graph as aresume_graph
-    from mergepoint.run.resume import resume_graph as resume_graph
-    from mergepoint.run.runner import ChatRunner as ChatRunner
-    from mergepoint.session.fact import Fact as Fact
-    from mergepoint.session.memory import SessionMemory as SessionMemory
-    from mergepoint.session.message import SessionMessage as SessionMessage
-    from mergepoint.session.sessions_at import open_session as open_session
-    from mergepoint.session.turn import Reply as Reply
-    from mergepoint.session.turn_runner import (
-        TurnRunner as TurnRunner,
-    )
-    from mergepoint.session.turn_runner import (
-        arun_turn as arun_turn,
-    )
-    from mergepoint.session.turn_runner import (
-        cancel_turn as cancel_turn,
-    )
-    from mergepoint.session.turn_runner import (
-        run_turn as run_turn,
-    )
-    from mergepoint.session.working_step import (
-        StepCategory as StepCategory,
-    )
-    from mergepoint.session.working_step import (
-        StepType as StepType,
-    )
-    from mergepoint.session.working_step import (
-        WorkingStep as WorkingStep,
-    )
-    from mergepoint.streams.block import block as block
-    from mergepoint.streams.compile_recipe import compile_recipe as compile_recipe
-    from mergepoint.streams.recipe import (
-        Recipe as Recipe,
-    )
-    from mergepoint.streams.recipe import (
-        Stage as Stage,
-    )
-    from mergepoint.streams.run_recipe import (
-        RecipeResult as RecipeResult,
-    )
-    from mergepoint.streams.run_recipe import (
-        arun_recipe as arun_recipe,
-    )
-    from mergepoint.streams.run_recipe import (
-        run_recipe as run_recipe,
-    )
-    from mergepoint.streams.run_recipe import (
-        stream_recipe as stream_recipe,
-    )
+    from mergepoint.core.errors import AnswerError as AnswerError
+    from mergepoint.core.errors import BlockError as BlockError
+    from mergepoint.core.errors import BrokenAnswer as BrokenAnswer
+    from mergepoint.core.errors import BudgetExceeded as BudgetExceeded
+    from mergepoint.core.errors import CallTimeout as CallTimeout
+    from mergepoint.core.errors import GateOpen as GateOpen
+    from mergepoint.core.errors import MergeError as MergeError
+    from mergepoint.core.errors import MergepointError as MergepointError
+    from mergepoint.core.errors import MissingKey as MissingKey
+    from mergepoint.core.errors import RailError as RailError
+    from mergepoint.core.errors import ReplayMiss as ReplayMiss
+    from mergepoint.core.errors import SessionError as SessionError
+    from mergepoint.core.errors import StepError as StepError
+    from mergepoint.core.errors import TreeError as TreeError
+    from mergepoint.core.errors import TruncatedAnswer as TruncatedAnswer
+    from mergepoint.core.state import MergeMode as MergeMode
+    from mergepoint.engine.callbacks import Event as Event
+    from mergepoint.engine.callbacks import Recorder as Recorder
+    from mergepoint.engine.compiler import Graph as Graph
+    from mergepoint.engine.compiler import aresume_graph as aresume_graph
+    from mergepoint.engine.compiler import resume_graph as resume_graph
+    from mergepoint.engine.context import RunContext as RunContext
+    from mergepoint.engine.generation import run_generation as run_generation
+    from mergepoint.engine.interpreter import ainterpret as ainterpret
+    from mergepoint.engine.interpreter import interpret as interpret
+    from mergepoint.engine.result import Result as Result
+    from mergepoint.engine.runner import ChatRunner as ChatRunner
+    from mergepoint.journal.records import CallRecord as CallRecord
+    from mergepoint.journal.transcript import Transcript as Transcript
+    from mergepoint.journal.transcript import read_transcript as read_transcript
+    from mergepoint.journal.transcript import write_transcript as write_transcript
+    from mergepoint.journal.usage import Usage as Usage
+    from mergepoint.models.budget import BudgetLedger as BudgetLedger
+    from mergepoint.models.pricing import Price as Price
+    from mergepoint.models.providers import ModelSettings as ModelSettings
+    from mergepoint.report.svg import to_mermaid as to_mermaid
+    from mergepoint.report.svg import to_svg as to_svg
+    from mergepoint.running import arun as arun
+    from mergepoint.running import astream as astream
+    from mergepoint.running import compile_graph as compile_graph
+    from mergepoint.running import run as run
+    from mergepoint.running import stream as stream
+    from mergepoint.session.entries import Fact as Fact
+    from mergepoint.session.entries import SessionMessage as SessionMessage
+    from mergepoint.session.entries import StepCategory as StepCategory
+    from mergepoint.session.entries import StepType as StepType
+    from mergepoint.session.entries import WorkingStep as WorkingStep
+    from mergepoint.session.file import open_session as open_session
+    from mergepoint.session.session import SessionMemory as SessionMemory
+    from mergepoint.session.turns import Reply as Reply
+    from mergepoint.session.turns import TurnRunner as TurnRunner
+    from mergepoint.session.turns import arun_turn as arun_turn
+    from mergepoint.session.turns import cancel_turn as cancel_turn
+    from mergepoint.session.turns import run_turn as run_turn
+    from mergepoint.streams.context import BlockContext as BlockContext
+    from mergepoint.streams.params import Params as Params
+    from mergepoint.streams.recipe import Recipe as Recipe
+    from mergepoint.streams.recipe import Stage as Stage
+    from mergepoint.streams.recipe_yaml import load_recipe as load_recipe
+    from mergepoint.streams.registry import block as block
+    from mergepoint.streams.run import run_recipe as run_recipe
     from mergepoint.streams.thing import Thing as Thing
-    from mergepoint.tree.block import Block as Block
-    from mergepoint.tree.block import Input as Input
-    from mergepoint.tree.budget import Budget as Budget
-    from mergepoint.tree.call import (
-        Call as Call,
-    )
-    from mergepoint.tree.check import check as check
-    from mergepoint.tree.context import (
-        CallContext as CallContext,
-    )
-    from mergepoint.tree.context import PromptContext as PromptContext
-    from mergepoint.tree.decision import (
-        Decision as Decision,
-    )
-    from mergepoint.tree.decision import (
-        Question as Question,
-    )
-    from mergepoint.tree.gate import (
-        Gate as Gate,
-    )
-    from mergepoint.tree.loop import (
-        Loop as Loop,
-    )
-    from mergepoint.tree.node import Node as Node
-    from mergepoint.tree.node import walk as walk
-    from mergepoint.tree.overrides import with_overrides as with_overrides
-    from mergepoint.tree.overrides import without as without
+    from mergepoint.tree.decision import Decision as Decision
+    from mergepoint.tree.decision import Question as Question
+    from mergepoint.tree.leaves import Call as Call
+    from mergepoint.tree.leaves import ChatStep as ChatStep
+    from mergepoint.tree.leaves import Step as Step
+    from mergepoint.tree.load import resolve_target as resolve_target
+    from mergepoint.tree.nodes import Block as Block
+    from mergepoint.tree.nodes import Gate as Gate
+    from mergepoint.tree.nodes import Input as Input
+    from mergepoint.tree.nodes import Loop as Loop
+    from mergepoint.tree.nodes import Node as Node
+    from mergepoint.tree.nodes import walk as walk
+    from mergepoint.tree.policy import Budget as Budget
     from mergepoint.tree.policy import Policy as Policy
     from mergepoint.tree.policy import Retry as Retry
-    from mergepoint.tree.step import ChatStep as ChatStep
-    from mergepoint.tree.step import Step as Step
-    from mergepoint.tree.template import Template as Template
-    from mergepoint.tree.template import reads as reads
-    from mergepoint.tree.yaml import (
-        from_yaml as from_yaml,
-    )
-    from mergepoint.tree.yaml import (
-        load_yaml as load_yaml,
-    )
-    from mergepoint.tree.yaml import (
-        to_yaml as to_yaml,
-    )
+    from mergepoint.tree.prompts import CallContext as CallContext
+    from mergepoint.tree.prompts import PromptContext as PromptContext
+    from mergepoint.tree.prompts import Template as Template
+    from mergepoint.tree.prompts import reads as reads
+    from mergepoint.tree.transform import outline as outline
+    from mergepoint.tree.transform import with_overrides as with_overrides
+    from mergepoint.tree.transform import without as without
+    from mergepoint.tree.validate import check as check
+    from mergepoint.tree.yaml import from_yaml as from_yaml
+    from mergepoint.tree.yaml import load_yaml as load_yaml
+    from mergepoint.tree.yaml import to_yaml as to_yaml
+
+__all__ = [
+    "AnswerError",
+    "Block",
+    "BlockContext",
+    "BlockError",
+    "BrokenAnswer",
+    "Budget",
+    "BudgetExceeded",
+    "BudgetLedger",
+    "Call",
+    "CallContext",
+    "CallRecord",
+    "CallTimeout",
+    "ChatRunner",
+    "ChatStep",
+    "Decision",
+    "Event",
+    "Fact",
+    "Gate",
+    "GateOpen",
+    "Graph",
+    "Input",
+    "Loop",
+    "MergeError",
+    "MergeMode",
+    "MergepointError",
+    "MissingKey",
+    "ModelSettings",
+    "Node",
+    "Params",
+    "Policy",
+    "Price",
+    "PromptContext",
+    "Question",
+    "RailError",
+    "Recipe",
+    "Recorder",
+    "ReplayMiss",
+    "Reply",
+    "Result",
+    "Retry",
+    "RunContext",
+    "SessionError",
+    "SessionMemory",
+    "SessionMessage",
+    "Stage",
+    "Step",
+    "StepCategory",
+    "StepError",
+    "StepType",
+    "Template",
+    "Thing",
+    "Transcript",
+    "TreeError",
+    "TruncatedAnswer",
+    "TurnRunner",
+    "Usage",
+    "WorkingStep",
+    "ainterpret",
+    "aresume_graph",
+    "arun",
+    "arun_turn",
+    "astream",
+    "block",
+    "cancel_turn",
+    "check",
+    "compile_graph",
+    "from_yaml",
+    "interpret",
+    "load_recipe",
+    "load_yaml",
+    "open_session",
+    "outline",
+    "read_transcript",
+    "reads",
+    "resolve_target",
+    "resume_graph",
+    "run",
+    "run_generation",
+    "run_recipe",
+    "run_turn",
+    "stream",
+    "to_mermaid",
+    "to_svg",
+    "to_yaml",
+    "walk",
+    "with_overrides",
+    "without",
+    "write_transcript",
+]
 
 # Names are loaded when they are used: `import mergepoint` alone costs no import of an engine.
 _HOMES = {
-    "core.errors": (
-        "BudgetExceeded CallTimeout GateOpen MergeError MergepointError MissingKey RailError "
-        "ReplayMiss SessionError StepError TreeError"
+    "mergepoint.core.errors": (
+        "AnswerError BlockError BrokenAnswer BudgetExceeded CallTimeout GateOpen MergeError "
+        "MergepointError MissingKey RailError ReplayMiss SessionError StepError TreeError "
+        "TruncatedAnswer"
     ),
-    "core.merge": "MergeMode",
-    "models.ledger": "Ledger",
-    "models.prices": "Price",
-    "record.record": "CallRecord",
-    "record.transcript": "Transcript read_transcript write_transcript",
-    "record.usage": "Usage",
-    "report.draw": "to_mermaid to_svg",
-    "run.context": "RunContext",
-    "run.generation": "Generation arun_generation run_generation",
-    "run.graph": "Graph compile_graph",
-    "run.resume": "aresume_graph resume_graph",
-    "run.interpret": "ainterpret interpret",
-    "run.recorder": "Event Recorder",
-    "run.runner": "ChatRunner",
-    "session.fact": "Fact",
-    "session.memory": "SessionMemory",
-    "session.message": "SessionMessage",
-    "session.sessions_at": "open_session",
-    "session.turn": "Reply",
-    "session.turn_runner": "TurnRunner arun_turn cancel_turn run_turn",
-    "session.working_step": "StepCategory StepType WorkingStep",
-    "streams.block": "block",
-    "streams.compile_recipe": "compile_recipe",
-    "streams.recipe": "Recipe Stage",
-    "streams.run_recipe": "RecipeResult arun_recipe run_recipe stream_recipe",
-    "streams.thing": "Thing",
-    "tree.block": "Block Input",
-    "tree.check": "check",
-    "tree.context": "CallContext PromptContext",
-    "tree.decision": "Decision Question",
-    "tree.gate": "Gate",
-    "tree.loop": "Loop",
-    "tree.node": "Node walk",
-    "tree.call": "Call",
-    "tree.policy": "Policy Retry",
-    "tree.overrides": "with_overrides without",
-    "tree.budget": "Budget",
-    "tree.step": "ChatStep Step",
-    "tree.template": "Template reads",
-    "tree.yaml": "from_yaml load_yaml to_yaml",
+    "mergepoint.core.state": "MergeMode",
+    "mergepoint.engine.callbacks": "Event Recorder",
+    "mergepoint.engine.compiler": "Graph aresume_graph resume_graph",
+    "mergepoint.engine.context": "RunContext",
+    "mergepoint.engine.generation": "run_generation",
+    "mergepoint.engine.interpreter": "ainterpret interpret",
+    "mergepoint.engine.result": "Result",
+    "mergepoint.engine.runner": "ChatRunner",
+    "mergepoint.journal.records": "CallRecord",
+    "mergepoint.journal.transcript": "Transcript read_transcript write_transcript",
+    "mergepoint.journal.usage": "Usage",
+    "mergepoint.models.budget": "BudgetLedger",
+    "mergepoint.models.pricing": "Price",
+    "mergepoint.models.providers": "ModelSettings",
+    "mergepoint.report.svg": "to_mermaid to_svg",
+    "mergepoint.running": "arun astream compile_graph run stream",
+    "mergepoint.session.entries": "Fact SessionMessage StepCategory StepType WorkingStep",
+    "mergepoint.session.file": "open_session",
+    "mergepoint.session.session": "SessionMemory",
+    "mergepoint.session.turns": "Reply TurnRunner arun_turn cancel_turn run_turn",
+    "mergepoint.streams.context": "BlockContext",
+    "mergepoint.streams.params": "Params",
+    "mergepoint.streams.recipe": "Recipe Stage",
+    "mergepoint.streams.recipe_yaml": "load_recipe",
+    "mergepoint.streams.registry": "block",
+    "mergepoint.streams.run": "run_recipe",
+    "mergepoint.streams.thing": "Thing",
+    "mergepoint.tree.decision": "Decision Question",
+    "mergepoint.tree.leaves": "Call ChatStep Step",
+    "mergepoint.tree.load": "resolve_target",
+    "mergepoint.tree.nodes": "Block Gate Input Loop Node walk",
+    "mergepoint.tree.policy": "Budget Policy Retry",
+    "mergepoint.tree.prompts": "CallContext PromptContext Template reads",
+    "mergepoint.tree.transform": "outline with_overrides without",
+    "mergepoint.tree.validate": "check",
+    "mergepoint.tree.yaml": "from_yaml load_yaml to_yaml",
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
-
-__all__ = sorted(_HOME_OF)  # noqa: PLE0605  (a test holds it to the imports above)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'mergepoint' has no attribute {name!r}")
-    return getattr(import_module(f"mergepoint.{_HOME_OF[name]}"), name)
+if not TYPE_CHECKING:  # to a type checker a module with `__getattr__` has any name
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES)
 
 
-def __dir__() -> list[str]:
-    return __all__
+def _display(value: Any) -> dict[str, Any]:
+    from mergepoint.notebook import display  # it imports all that it draws
+
+    return display(value)
+
+
+register_display(_display)

@@ -1,10 +1,9 @@
-"""Patterns: trees that people build again and again, as plain functions that give Blocks.
+"""Patterns: common trees as plain functions that return Blocks.
 
-Nothing here is special to an engine: what comes out is Steps and Blocks, to be changed with
-`with_overrides` and `without` like any others:
+The results are ordinary Steps and Blocks, which you can change with `with_overrides` and `without`:
 
-    with_overrides(tree, {"**/threads/*": {"temperature": 0.9}})
-    without(tree, "**/threads/munch")  # and the consensus that reads it is refused by `check`
+    with_overrides(tree, {"**/tot_enclave/*": {"temperature": 0.9}})
+    without(tree, "**/tot_enclave/munch")  # `check` then refuses the consensus that reads it
 """
 
 from __future__ import annotations
@@ -15,21 +14,32 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mergepoint.core.errors import TreeError
-from mergepoint.core.merge import MergeMode
-from mergepoint.core.path import name_problem
-from mergepoint.tree.block import Block
-from mergepoint.tree.node import Node
-from mergepoint.tree.step import Step
-from mergepoint.tree.template import Template, key_problem
+from mergepoint.core.paths import name_problem
+from mergepoint.core.state import MergeMode
+from mergepoint.tree.leaves import Step
+from mergepoint.tree.nodes import Block, Node
+from mergepoint.tree.prompts import Template, key_problem
+
+__all__ = [
+    "ARTISTS",
+    "CONSENSUS",
+    "CRITIQUE",
+    "SELECT",
+    "Artist",
+    "enclave",
+    "generate_then_select",
+    "refined_stage",
+    "threads",
+]
 
 _MARKUP = re.compile(r"[\"<>{}\n]")
 
 
 @dataclass(frozen=True, slots=True)
 class Artist:
-    """One voice of an enclave: `key` names its step and its output, `persona` is told to it.
+    """One voice of an enclave: `key` names its step and its output, `persona` is its prompt.
 
-    Raises TreeError for a key that cannot be a name and a key, and for a blank label or persona.
+    Raise TreeError for an invalid key, and for a blank label or persona.
     """
 
     key: str
@@ -117,33 +127,34 @@ def threads(
     critique: str = CRITIQUE,
     system: str | Template | None = None,
 ) -> Block:
-    """Give independent voices on one base: no voice sees another, and none enters the conversation.
+    """Return independent voices on one base: none sees another or enters the conversation.
 
     Each artist is a step with `merge="none"` whose response is captured as `<scope>.<key>`. The
-    prompt is a template of the persona and then `critique`: `{label}` in it stands for the
-    artist's label, and `{{ key }}` reads an input or an earlier output.
-    All of them begin with the same messages, `system` included, so that a provider can cache what
-    they share; what differs comes last. `parallel=False` runs them one after the other, with the
-    same results.
+    prompt is a template of the persona followed by `critique`: `{label}` in it stands for the
+    artist's label, and `{{ key }}` reads an input or an earlier output. All voices start with the
+    same messages, including `system`, so that a provider can cache the shared part. With
+    `parallel=False` they run one after the other, with the same results.
 
-    Raises TreeError for no artists, two with one key, and a scope that cannot be part of a key.
+    Raise TreeError if there are no artists, for duplicate keys, and for an invalid scope.
     """
     voices = _distinct(scope, artists)
-    return Block(
-        [
-            Step(
-                Template(f"{artist.persona}\n\n{critique.replace('{label}', artist.label)}"),
-                name=artist.key,
-                merge="none",
-                system=system,
-                capture_key=_scoped(scope, artist),
-            )
-            for artist in voices
-        ],
-        name=name,
-        merge="none",
-        parallel=parallel,
-    )
+    steps = _voices(scope, voices, critique=critique, system=system)
+    return Block(steps, name=name, merge="none", parallel=parallel)
+
+
+def _voices(
+    scope: str, artists: Iterable[Artist], *, critique: str, system: str | Template | None
+) -> list[Step]:
+    return [
+        Step(
+            Template(f"{artist.persona}\n\n{critique.replace('{label}', artist.label)}"),
+            name=artist.key,
+            merge="none",
+            system=system,
+            capture_key=_scoped(scope, artist),
+        )
+        for artist in artists
+    ]
 
 
 def enclave(
@@ -158,25 +169,29 @@ def enclave(
     consensus: str = CONSENSUS,
     system: str | Template | None = None,
 ) -> Block:
-    """Give voices that criticise the last response, then one step that revises it.
+    """Return voices that criticize the last response, then one step that revises it.
 
-    The children are `threads` (see there) and `consensus`, which reads every voice by its key:
-    one that is missing or blank stops the run with MissingKey, before the consensus is paid.
+    The children are the artists, as in `threads` but at `<name>/<artist>`, and `consensus`. Each
+    artist is captured as `enclave.<scope>.<artist>`, and the consensus reads all of them: a missing
+    or blank one stops the run with MissingKey, before the consensus is called. The artists run
+    concurrently (`Block(parallel="threads")`), or with `parallel=False` one after the other.
+
     `consensus` is a template: `{{ key }}` in it reads an input or an earlier output.
 
     The shape is a small tree of thoughts: one state, several branches, one choice (Yao et al.,
-    "Tree of Thoughts", 2023), with critics in place of a search.
+    "Tree of Thoughts", 2023), with critics instead of a search.
 
-    Raises TreeError as `threads` does.
+    Raise TreeError as `threads` does.
     """
     voices = _distinct(scope, artists)
+    scope = f"enclave.{scope}"
     read = [
         f'<voice name="{artist.label}">\n{{{{ {_scoped(scope, artist)} }}}}\n</voice>'
         for artist in voices
     ]
     return Block(
         [
-            threads(scope, voices, parallel=parallel, critique=critique, system=system),
+            *_voices(scope, voices, critique=critique, system=system),
             Step(
                 Template("\n\n".join([consensus, *read])),
                 name="consensus",
@@ -187,6 +202,7 @@ def enclave(
         name=name,
         merge=merge,
         capture_key=capture_key,
+        parallel="threads" if parallel else False,
     )
 
 
@@ -203,14 +219,14 @@ def refined_stage(
     consensus: str = CONSENSUS,
     system: str | Template | None = None,
 ) -> Block:
-    """Give a stage: a draft, then an enclave on it; the conversation grows by the outcome alone.
+    """Return a draft followed by an enclave on it; only the outcome enters the conversation.
 
-    `draft` is a node, or the prompt of a step; a node without a name is called `draft`. `scope`
-    (by default the name) starts the keys of the voices; give one where two stages of a tree have
-    the same name. `capture_key` keeps the outcome. `system` is for the draft made from a prompt,
-    the voices and the consensus.
+    `draft` is a node, or the prompt of a step; a node without a name is named `draft`. `scope`
+    starts the keys of the voices (default: the name); set it if two stages of a tree have the same
+    name. `capture_key` captures the outcome. `system` applies to the voices, the consensus, and a
+    draft that was passed as a prompt.
 
-    Raises TreeError as `threads` does.
+    Raise TreeError as `threads` does.
     """
     if isinstance(draft, str | Template):
         draft = Step(draft, system=system)
@@ -239,16 +255,14 @@ def generate_then_select(
     select: str = SELECT,
     system: str | Template | None = None,
 ) -> Block:
-    """Give `n` independent answers to one request, then a step that reads all and picks one.
+    """Return `n` independent answers to one request, then a step that reads all and picks one.
 
-    `generate` is the step (or its prompt) that is asked `n` times, or a list of different steps,
-    which are asked once each. The answers are captured as `<scope>.1`, `<scope>.2`, ...; losers
-    stay in the outputs and the record, and enter no conversation. What the selector returns is
-    kept. `select` is a template, like the consensus of `enclave`.
+    `generate` is the step (or its prompt) that runs `n` times, or a list of different steps, which
+    run once each. The answers are captured as `<scope>.1`, `<scope>.2`, ...; the losers stay in the
+    outputs and the journal, but don't enter the conversation. The selector's answer does. `select`
+    is a template, like the consensus of `enclave`. This is best-of-n with a model as its judge.
 
-    This is best-of-n with a model as its judge.
-
-    Raises TreeError for fewer than one answer, and for a list that holds anything but steps.
+    Raise TreeError for fewer than one answer, and for a list with anything but steps.
     """
     asked = _generations(generate, n, system)
     key = name if scope is None else scope
@@ -285,10 +299,10 @@ def _generations(
         generate = Step(generate, system=system)
     steps = [generate] * n if isinstance(generate, Step) else list(generate)
     if not steps:
-        raise TreeError.of("generate_then_select needs at least one answer; give n >= 1")
+        raise TreeError.of("generate_then_select needs at least one answer; set n >= 1")
     for step in steps:
         if not isinstance(step, Step):
-            raise TreeError.of(f"a generation is a Step, not {type(step).__name__}")
+            raise TreeError.of(f"a generation must be a Step, not {type(step).__name__}")
     return steps
 
 
@@ -298,7 +312,7 @@ def _distinct(scope: str, artists: Iterable[Artist]) -> tuple[Artist, ...]:
     voices = tuple(artists)
     keys = [artist.key for artist in voices]
     if not voices:
-        raise TreeError.of(f"{scope}: no artists; give at least one")
+        raise TreeError.of(f"{scope}: there are no artists; pass at least one")
     if twice := sorted({key for key in keys if keys.count(key) > 1}):
         raise TreeError.of(f"{scope}: two artists have the key {', '.join(map(repr, twice))}")
     return voices

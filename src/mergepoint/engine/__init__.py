@@ -1,0 +1,1 @@
+"""Running trees: the interpreter, the LangGraph compiler, callbacks, the runner."""

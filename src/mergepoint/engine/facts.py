@@ -1,0 +1,205 @@
+"""Facts: values that pass unchanged from the start of a run to every call."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.messages import (
+    BaseMessage,
+    BaseMessageChunk,
+    convert_to_messages,
+    message_chunk_to_message,
+)
+from langchain_core.runnables import RunnableConfig
+
+from mergepoint.core.errors import Fault, StepError, TreeError, locate
+from mergepoint.core.paths import SEPARATOR, Place, join, nearest
+from mergepoint.core.text import clean
+from mergepoint.models.langchain_internals import node_namespace
+from mergepoint.models.responses import cleaned
+from mergepoint.tree.evaluate import Messages
+from mergepoint.tree.nodes import REQUIRED, Input
+from mergepoint.tree.prompts import PromptContext, Reads, copied
+
+RUN_ID = "mergepoint_run_id"
+SEED = "mergepoint_seed"
+THREAD = "thread_id"  # LangGraph's
+WITHIN = "__mergepoint_within"  # LangChain takes keys without the underscores into the metadata
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Run id, host prefix, seed and inputs of a run.
+
+    `rounds` are the iterations of the loops around, the outermost first. `within` is the path of
+    the Call around the run, blank if there is none. All paths of the run begin with it.
+    """
+
+    run: str
+    host: str = ""
+    seed: int = 0
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    rounds: tuple[int, ...] = ()
+    within: str = ""
+
+    def path(self, place: Place) -> str:
+        """Return the path of a place in this run."""
+        path = place.at(self.rounds) if place.loops else place.path
+        return join(self.within, path) if self.within else path
+
+    @property
+    def around(self) -> str:
+        """Return the path around the run: the nodes of the host, and the Call."""
+        return join(self.host, self.within) if self.within else self.host
+
+    def on_wire(self) -> dict[str, Any]:
+        """Return plain data, which a checkpointer can store."""
+        return {
+            "run": self.run,
+            "host": self.host,
+            "seed": self.seed,
+            "inputs": dict(self.inputs),
+            "rounds": list(self.rounds),
+            "within": self.within,
+        }
+
+    @classmethod
+    def off_wire(cls, data: Mapping[str, Any]) -> Facts:
+        """Return facts back from plain data."""
+        return cls(**{**data, "rounds": tuple(data["rounds"])})
+
+
+def new_run_id() -> str:
+    """Return an id that sorts by time: `20261120-110502-1f2e3d`."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+
+
+def given_inputs(declared: Sequence[Input], given: Any, *, path: str) -> dict[str, Any]:
+    """Return the inputs of a run with defaults filled in.
+
+    Raises TreeError that lists every input that is missing, unknown or of another type.
+    """
+    if given is not None and not isinstance(given, Mapping):
+        raise TreeError.of(f"inputs is a mapping of names to values, not {given!r}", path=path)
+    given = dict(given or {})
+    known = {known.name: known for known in declared}
+    faults = [
+        Fault(path, f"input {name!r} is not given; pass inputs={{{name!r}: ...}}")
+        for name, wanted in known.items()
+        if name not in given and wanted.default is REQUIRED
+    ]
+    faults += [
+        Fault(
+            path,
+            f"input {name!r} is not declared{nearest(name, known)}; the tree takes: "
+            f"{', '.join(known) or 'none'}",
+        )
+        for name in given
+        if name not in known
+    ]
+    faults += [
+        Fault(path, f"{problem}; pass one such as inputs={{{name!r}: {known[name].example!r}}}")
+        for name, value in given.items()
+        if name in known and (problem := known[name].problem(value))
+    ]
+    if faults:
+        error = TreeError(faults)
+        locate(error, path, kind="root", name=path.rpartition("/")[2], innermost=True)
+        raise error
+    defaults = {name: wanted.default for name, wanted in known.items() if name not in given}
+    return {name: copied(value) for name, value in clean({**defaults, **given}).items()}
+
+
+def whole_messages(given: Iterable[Any]) -> list[BaseMessage]:
+    """Return messages from any form that LangChain takes; pieces of a stream become messages.
+
+    Raises StepError for what is no message.
+    """
+    try:
+        converted = convert_to_messages(list(given))
+    except (NotImplementedError, LookupError, TypeError, ValueError, AttributeError) as error:
+        raise StepError(
+            f"messages are LangChain's, or what it converts to them, such as ('user', 'Hello.'): "
+            f"{error}"
+        ) from error
+    return [
+        message_chunk_to_message(message) if isinstance(message, BaseMessageChunk) else message
+        for message in converted
+    ]
+
+
+def sendable_messages(given: Iterable[Any]) -> list[BaseMessage]:
+    """Return messages from any form that LangChain takes, without lone surrogates."""
+    return [cleaned(message)[0] for message in whole_messages(given)]
+
+
+def unused_run_id(run_id: str, path: str, messages: Iterable[BaseMessage]) -> str:
+    """Return the run's id; where the conversation holds messages of that run, `<run_id>.2` and on.
+
+    Ids of messages start with it, and hosts replace messages that share an id.
+    """
+    return next(unused_run_ids(run_id, path, messages))
+
+
+def unused_run_ids(run_id: str, path: str, messages: Iterable[BaseMessage]) -> Iterator[str]:
+    """Yield ids of runs of which the conversation contains no message."""
+    taken = {str(message.id) for message in messages if message.id}
+    for number in itertools.count(1):
+        unused = run_id if number == 1 else f"{run_id}.{number}"
+        if not any(name.startswith(f"{unused}/{path}/") for name in taken):
+            yield unused
+
+
+def facts_from(config: RunnableConfig, *, inputs: Mapping[str, Any], scope: str = "") -> Facts:
+    """Return the facts of a run that starts in a graph with this config."""
+    options = config.get("configurable", {})
+    host, call, around = options.get(WITHIN, ("", "", 0))
+    names = node_names(config.get("metadata", {}))[around:-1] + ([scope] if scope else [])
+    nodes = SEPARATOR.join(names)
+    return Facts(
+        run=options.get(RUN_ID) or new_run_id(),
+        host=host if call else nodes,
+        seed=options.get(SEED, 0),
+        inputs=inputs,
+        within=SEPARATOR.join([call, *names]) if call else "",
+    )
+
+
+def context_of(path: str, base: Messages, facts: Facts, reads: Reads | None) -> PromptContext:
+    """Return the context for a function of the tree at a path."""
+    return PromptContext.over(
+        path,
+        run_id=facts.run,
+        seed=facts.seed,
+        messages=base.messages,
+        inputs=facts.inputs,
+        outputs=base.outputs,
+        reads=reads,
+    )
+
+
+def within(config: RunnableConfig, host: str, path: str) -> RunnableConfig:
+    """Return the config for what runs inside of the Call at a path.
+
+    A run that starts there takes its names from the engine's namespace as those around a root are
+    read, but from the Call on: the Call's path stands for the nodes around it.
+    """
+    around = len(node_names(config.get("metadata", {})))
+    options = {**config.get("configurable", {}), WITHIN: (host, path, around)}
+    return {**config, "configurable": options}
+
+
+def node_names(metadata: Mapping[str, Any]) -> list[str]:
+    """Return the names in the engine's namespace of a call, outermost first.
+
+    The namespace is `node:<uuid>|node:<uuid>`, with a counter for a node that runs a graph
+    several times.
+    """
+    namespace = node_namespace(metadata)
+    names = [part.partition(":")[0] for part in namespace.split("|")]
+    return [name for name in names if name and not name.isdigit()]

@@ -1,1 +1,0 @@
-"""How it runs: the interpreter, the LangGraph compiler, the recorder, the runner."""
