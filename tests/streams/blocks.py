@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from mergepoint.streams.block_type import BlockFunction, BlockType
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.params import Params
+from mergepoint.streams.registry import BlockFunction, BlockType
 from mergepoint.streams.thing import Thing
 
 Each = Callable[[Thing, BlockContext], Any]
 
 
 def each(make: Each, *, name: str = "odd") -> BlockType[Params]:
-    """Give the block that yields what a function makes of each item; of a list, each of it."""
+    """Return the block that yields what a function makes of each item; of a list, each of it."""
 
     async def function(
         items: AsyncIterator[Thing], params: Params, ctx: BlockContext
@@ -30,7 +30,7 @@ def each(make: Each, *, name: str = "odd") -> BlockType[Params]:
 
 
 def mapping(make: Callable[[Thing, BlockContext], Any], *, name: str = "odd") -> BlockType[Params]:
-    """Give the block that yields what an async function makes of each item, several at once."""
+    """Return the block that yields what an async function makes of each item, several at once."""
 
     async def function(
         items: AsyncIterator[Thing], params: Params, ctx: BlockContext
@@ -48,7 +48,7 @@ def mapping(make: Callable[[Thing, BlockContext], Any], *, name: str = "odd") ->
 
 
 def typed(function: BlockFunction[Params], *, name: str = "odd") -> BlockType[Params]:
-    """Give the type of a block without params."""
+    """Return the type of a block without params."""
     return BlockType(name, function, params=Params)
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from math import comb, sqrt
 from typing import Any
 
-from mergepoint.streams.run_recipe import run_recipe
-from mergepoint.testing.stochastic import Chance, StochasticModel
+from mergepoint.streams.run import run_recipe
+from mergepoint.testing.stochastic_model import Chance, StochasticModel
 
 RIGHT, WRONG = "right", "wrong"
 
@@ -42,7 +42,7 @@ class Found:
     items: int
 
     def fits(self, formula: Formula) -> bool:
-        """Say whether it is within 3 sigma of what the formula says."""
+        """Return whether it is within 3 sigma of what the formula says."""
         if formula.share is not None:
             sigma = sqrt(formula.share * (1 - formula.share) / self.items)
             if abs(self.share - formula.share) > 3 * sigma + 1e-9:
@@ -128,12 +128,12 @@ def steps(p: float) -> Chance:
 
 
 def all_right(content: str) -> bool:
-    """Say whether no part of a content is wrong."""
+    """Return whether no part of a content is wrong."""
     return WRONG not in content
 
 
 def beam(p: float, n: int, width: int, depth: int) -> float:
-    """Give how probable it is that a path is right to its end, with a scorer who is right.
+    """Return how probable it is that a path is right to its end, with a scorer who is right.
 
     The number of right nodes that go on is a chain: of r nodes right, n * r children are right
     with p each, and at most `width` go on.
@@ -158,7 +158,7 @@ def parted(around: Chance) -> Chance:
             return {"parts": ["one", "two"]}
         if "Give one answer" in prompt:
             return RIGHT if all_right(_tagged(prompt, "parts")) else WRONG
-        if "Revise" in prompt:
+        if "Revise" in prompt or "Improve" in prompt:
             return _tagged(prompt, "text")
         return around(rng, prompt)
 
@@ -211,7 +211,7 @@ def summing(q: float, f: float) -> Chance:
 
 
 def tries(u: float, most: int, calls: int) -> tuple[float, float]:
-    """Give mean and spread of the calls of tries that each succeed with u, of so many calls."""
+    """Return mean and spread of the calls of tries that each succeed with u, of so many calls."""
     chances = [u * (1 - u) ** k for k in range(most - 1)] + [(1 - u) ** (most - 1)]
     counts = [calls * (k + 1) for k in range(most)]
     mean = sum(c * n for c, n in zip(chances, counts, strict=True))
@@ -220,7 +220,7 @@ def tries(u: float, most: int, calls: int) -> tuple[float, float]:
 
 
 def _tagged(prompt: str, *names: str) -> str:
-    """Give what stands in the first of these tags that there is."""
+    """Return what stands in the first of these tags that there is."""
     name = next(name for name in names if f"<{name}>\n" in prompt)
     return prompt.partition(f"<{name}>\n")[2].partition(f"\n</{name}>")[0]
 
@@ -290,7 +290,7 @@ FORMULAS = (
         parted(judged(0.4)),
         {},
         (1 - 0.6**3) ** 2,
-        4 + 2 * 3 * 2,
+        1 + 2 * (3 * 2 + 2 + 1),
         right=all_right,
         items=500,
     ),
@@ -339,7 +339,7 @@ Tell = Callable[[str], None]
 
 
 def table(tell: Tell = print) -> list[str]:
-    """Give the table of the docs, line by line, as it is worked out."""
+    """Return the table of the docs, line by line, as it is worked out."""
     lines = [
         "| recipe | case | right, expected | right, found | calls, expected | calls, found |",
         "|---|---|---:|---:|---:|---:|",

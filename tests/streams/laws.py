@@ -12,14 +12,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from pydantic import Field
 
-from mergepoint.streams.block import block
+from mergepoint.aio.stream import from_iterable
 from mergepoint.streams.context import BlockContext
-from mergepoint.streams.flow.each import each
 from mergepoint.streams.params import Params
-from mergepoint.streams.registry import Registry
+from mergepoint.streams.registry import Registry, block
 from mergepoint.streams.stage import entered, run_stage
 from mergepoint.streams.thing import Thing
-from mergepoint.testing.simulated import SimulatedLoop
+from mergepoint.testing.simulation import SimulatedLoop
 
 # How long an example takes says nothing about the law that it is an example of.
 UNHURRIED = settings(
@@ -82,7 +81,7 @@ async def work(
 
 
 def made(thing: Thing, params: Work, ctx: BlockContext) -> list[Thing]:
-    """Give what the stage makes of one item."""
+    """Return what the stage makes of one item."""
     match params.verb:
         case "grow":
             return [thing.plus(params.props).redrafted([params.content, thing.id])]
@@ -112,7 +111,7 @@ inputs = st.lists(st.builds(Thing, json_values, props), max_size=4)
 def run(
     things: Sequence[Thing], recipe: Sequence[Work], *, width: int = 1, schedule: int = 0
 ) -> list[list[Thing]]:
-    """Give what leaves each stage of a recipe, one stage after the other; the input first.
+    """Return what leaves each stage of a recipe, one stage after the other; the input first.
 
     `schedule` decides which of the tasks that could go on does.
     """
@@ -127,10 +126,10 @@ def run(
 def run_lazily(
     things: Sequence[Thing], recipe: Sequence[Work], *, width: int, schedule: int, wanted: int
 ) -> list[Thing]:
-    """Give the first Things that leave a recipe whose stages run at once, pulled by the last."""
+    """Return the first Things that leave a recipe whose stages run at once, pulled by the last."""
 
     async def pulled() -> list[Thing]:
-        stream: Any = each(list(entered(things)))
+        stream: Any = from_iterable(list(entered(things)))
         for number, params in enumerate(recipe):
             ctx = BlockContext(f"stage_{number}", width=width)
             stream = run_stage(work, stream, params, ctx)
@@ -145,10 +144,10 @@ def run_lazily(
 
 
 def everything(things: Sequence[Thing], recipe: Sequence[Work]) -> list[Thing]:
-    """Give what leaves all stages of a recipe."""
+    """Return what leaves all stages of a recipe."""
     return [thing for stream in run(things, recipe) for thing in stream]
 
 
 async def _through(things: Sequence[Thing], params: Work, ctx: BlockContext) -> list[Thing]:
-    async with aclosing(run_stage(work, each(things), params, ctx)) as stage:
+    async with aclosing(run_stage(work, from_iterable(things), params, ctx)) as stage:
         return [thing async for thing in stage]

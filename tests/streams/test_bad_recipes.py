@@ -14,20 +14,16 @@ import pytest
 from tests.streams.whole.blocks import REGISTRY as KNOWN
 from tests.streams.whole.model import Answering, Log, Manner
 
-from mergepoint.core.errors import RecipeError
-from mergepoint.streams.block import block
-from mergepoint.streams.block_error import BlockError
+from mergepoint.core.errors import BlockError, RecipeError
 from mergepoint.streams.context import BlockContext
-from mergepoint.streams.library import Library
 from mergepoint.streams.params import Params
-from mergepoint.streams.plan import plan
+from mergepoint.streams.planning import plan
 from mergepoint.streams.recipe import MAX_STAGES, Recipe, Stage
-from mergepoint.streams.recipe_run import RecipeRun, Wanted
-from mergepoint.streams.recipe_yaml import recipe_from_yaml
-from mergepoint.streams.registry import PACKAGE, Registry
-from mergepoint.streams.run_recipe import run_recipe
+from mergepoint.streams.recipe_yaml import Library, recipe_from_yaml
+from mergepoint.streams.registry import PACKAGE, Registry, block
+from mergepoint.streams.run import RecipeRun, Wanted, run_recipe
 from mergepoint.streams.thing import Thing
-from mergepoint.testing.simulated import SimulatedLoop
+from mergepoint.testing.simulation import SimulatedLoop
 
 REGISTRY = Registry(package=PACKAGE)
 
@@ -66,16 +62,16 @@ def test_recipes_that_multiply_are_refused_at_once(tmp_path: Path) -> None:
         path = tmp_path / f"level{level}.yaml"
         path.write_text(f"name: level{level}\nstages:\n{stages}", encoding="utf-8")
     library = Library([tmp_path], shipped=False)
-    with pytest.raises(RecipeError, match=f"stages in all, at most {MAX_STAGES:,}"):
+    with pytest.raises(RecipeError, match=f"more than {MAX_STAGES:,} stages"):
         plan(library.find("level0"), library=library)
 
 
 @pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "2"])
 def test_a_concurrency_of_nothing_is_refused(wrong: Any) -> None:
     """For a stage and for a recipe, before anything runs."""
-    with pytest.raises(RecipeError, match="concurrency is a whole number from 1 on, not"):
+    with pytest.raises(RecipeError, match="concurrency must be an integer of at least 1, not"):
         Stage("dedupe", concurrency=wrong)
-    with pytest.raises(RecipeError, match="concurrency is a whole number from 1 on, not"):
+    with pytest.raises(RecipeError, match="concurrency must be an integer of at least 1, not"):
         Recipe("x", (Stage("dedupe"),), concurrency=wrong)
 
 
@@ -110,8 +106,8 @@ async def odd(items: AsyncIterator[Thing], params: At, ctx: BlockContext) -> Asy
     ("what", "error", "problem"),
     [
         ("raise", ZeroDivisionError, "odd"),
-        ("text", BlockError, "which is no Thing"),
-        ("prop", ValueError, "not what the history of"),
+        ("text", BlockError, "which isn't a Thing"),
+        ("prop", ValueError, "differ from the history of"),
     ],
 )
 def test_a_block_that_goes_wrong_is_located(

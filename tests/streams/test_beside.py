@@ -11,20 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mergepoint.core.errors import RecipeError
-from mergepoint.streams.ask import Answer, Ask
-from mergepoint.streams.block_error import BlockError
-from mergepoint.streams.compile_recipe import compile_recipe
-from mergepoint.streams.drawn import stage_lines
-from mergepoint.streams.plan import plan
+from mergepoint.core.errors import BlockError, RecipeError
+from mergepoint.streams.describe import stage_lines
+from mergepoint.streams.executor import RecipeExecutor
+from mergepoint.streams.langgraph import compile_recipe
+from mergepoint.streams.planning import plan
+from mergepoint.streams.protocols import ModelAnswer, ModelRequest
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_yaml import recipe_from_yaml, recipe_to_yaml
-from mergepoint.streams.run_recipe import run_recipe
+from mergepoint.streams.run import run_recipe
 from mergepoint.streams.thing import Thing
-from mergepoint.streams.work import Work
 from mergepoint.testing.blocks import Source
-from mergepoint.testing.scripted import ScriptedModel
-from mergepoint.testing.simulated import simulate
+from mergepoint.testing.scripted_model import ScriptedModel
+from mergepoint.testing.simulation import simulate
 
 TOLD = Stage("apply", params={"prompt": "Say {{ content }}"}, where={"x": 1})
 VOTED = Stage("vote", params={"per": "all"}, where={"x": 1})
@@ -41,15 +40,15 @@ ROUND = Stage(
 STAGES = (TOLD, VOTED, GROUPED, SEVERAL, ALONE, ROUND)
 
 
-async def slowly(ask: Ask) -> Answer:
+async def slowly(ask: ModelRequest) -> ModelAnswer:
     """Answer after as long as the Thing's id says, so that later ones are often first."""
     await asyncio.sleep(crc32(ask.thing_id.encode()) % 7 / 10)
-    return Answer(text=f"to {ask.prompt}", call=f"{ask.thing_id}/{ask.number}")
+    return ModelAnswer(text=f"to {ask.prompt}", call=f"{ask.thing_id}/{ask.number}")
 
 
-def work(recipe: Recipe) -> Work:
-    """Give a recipe at work."""
-    return Work(plan(recipe), lambda _: slowly, clock=lambda: 0.0)
+def work(recipe: Recipe) -> RecipeExecutor:
+    """Return a recipe at work."""
+    return RecipeExecutor(plan(recipe), lambda _: slowly, clock=lambda: 0.0)
 
 
 def made(stages: tuple[Stage, ...], marks: list[int], *, width: int, seed: int = 0) -> list[Thing]:
@@ -158,7 +157,7 @@ def test_conditions_of_stages_are_checked() -> None:
     text = "name: r\nstages:\n  - type: vote\n    where: {scor: {at_least: 1}}\n"
     with pytest.raises(RecipeError, match=r":4: .*needs the prop 'scor'"):
         plan(recipe_from_yaml(text))
-    with pytest.raises(RecipeError, match="is no regular expression"):
+    with pytest.raises(RecipeError, match="the regular expression is invalid"):
         Stage("vote", where={"content": {"matches": "("}})
     plan(Recipe("r", (Stage("vote", where={"status": "failed"}),)))
 
@@ -179,7 +178,7 @@ stages:
     assert 'where score below 70.0, branch is "loud"' in lines
     with pytest.raises(RecipeError, match=r":7: .*where\.score\.below: .* valid number, not 'x'"):
         plan(recipe_from_yaml(text.replace("good: 60", "good: x")))
-    with pytest.raises(RecipeError, match=r":7: .*there is no knob 'god' \(did you mean 'good'"):
+    with pytest.raises(RecipeError, match=r":7: .*no knob is named 'god' \(did you mean 'good'"):
         plan(recipe_from_yaml(text.replace("{{ good }}", "{{ god }}")))
 
 
@@ -191,7 +190,9 @@ def test_a_condition_that_cannot_be_asked_says_where() -> None:
         async with aclosing(work(recipe).stream(Source([Thing("a", {"x": "b"})]))) as stream:
             return [thing async for thing in stream]
 
-    with pytest.raises(BlockError, match=r'r\.stage_1\.vote \(where\), item 0: x is "b"'):
+    with pytest.raises(
+        BlockError, match=r'r\.stage_1\.vote \(where\), item 0: x must be a number, not "b"'
+    ):
         simulate(all_of_it)
 
 

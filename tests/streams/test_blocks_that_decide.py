@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.streams.laws import UNHURRIED
 
-from mergepoint.streams.block_error import BlockError
-from mergepoint.streams.enough import beta_above_half
+from mergepoint.core.errors import BlockError
 from mergepoint.streams.stage import entered
 from mergepoint.streams.thing import Thing, fold
+from mergepoint.streams.voting import beta_above_half
 from mergepoint.testing.blocks import Source, run_block
 
 
@@ -50,7 +50,9 @@ def test_votes_have_weights() -> None:
     items = [Thing("a", {"score": 1.5}), Thing("b", {"score": 1}), Thing("b", {"score": 0.25})]
     (winner,) = run_block("vote", items, {"weight": "score"})
     assert (winner.content, winner.props["votes"]) == ("a", {"a": 1.5, "b": 1.25})
-    with pytest.raises(BlockError, match="item 0: score is -1; the weight of a vote is 0 or more"):
+    with pytest.raises(
+        BlockError, match="item 0: score is -1; the weight of a vote must be at least 0"
+    ):
         run_block("vote", [Thing("a", {"score": -1})], {"weight": "score"})
     assert (
         run_block("vote", [Thing("a", {"score": 0})], {"weight": "score"})[0].props["agreement"]
@@ -91,7 +93,7 @@ def test_a_tie_can_be_undecided() -> None:
     """With `undecided` nobody wins: the content is what all began with, and the status stuck."""
     (thing,) = run_block("vote", TIED, {"ties": "undecided"})
     assert (thing.content, thing.props["status"]) == (None, "stuck")
-    assert thing.props["reason"] == "several answers have as many votes"
+    assert thing.props["reason"] == "several answers have equally many votes"
     assert run_block("vote", ["a"], {"ties": "undecided"})[0].content == "a"
 
 
@@ -103,19 +105,19 @@ def test_failed_things_do_not_vote() -> None:
     assert winner.parents == ("0", "1", "2")
     (lost,) = run_block("vote", [bad, bad])
     assert lost.props["status"] == "failed"
-    assert lost.props["reason"] == "all 2 that it was to be made of failed"
+    assert lost.props["reason"] == "all 2 members of the group failed"
 
 
 def test_a_vote_without_the_prop_is_an_error() -> None:
     """A voter that lacks the prop is named, with the names that it has."""
     with pytest.raises(
-        BlockError, match=r"stage \(vote\), item 0: it has no prop 'answr' .*'answer'"
+        BlockError, match=r"stage \(vote\), item 0: the Thing has no prop 'answr' .*'answer'"
     ):
         run_block("vote", [Thing("a", {"answer": 1})], {"by": "answr"})
 
 
 def votes_needed(answers: list[Any], stop: dict[str, Any]) -> int:
-    """Give how many items a vote pulled."""
+    """Return how many items a vote pulled."""
     source = Source(answers)
     run_block("vote", source, {"stop": stop})
     return source.pulled
@@ -179,7 +181,7 @@ def scored(*scores: float | None) -> list[Thing]:
 
 
 def selected(items: list[Thing], **params: Any) -> list[tuple[Any, Any]]:
-    """Give content and rank of what was selected."""
+    """Return content and rank of what was selected."""
     return [(one.content, one.props.get("rank")) for one in run_block("select", items, params)]
 
 
@@ -220,11 +222,11 @@ def test_selection_is_per_group() -> None:
 @pytest.mark.parametrize("params", [{"top_k": 1}, {"threshold": 1}])
 def test_a_selection_needs_a_number(params: dict[str, Any]) -> None:
     """A Thing without the number, or with something else, is an error that names it."""
-    with pytest.raises(BlockError, match="item 1: it has no prop 'score'"):
+    with pytest.raises(BlockError, match="item 1: the Thing has no prop 'score'"):
         run_block("select", [Thing("a", {"score": 1}), Thing("b")], params)
-    with pytest.raises(BlockError, match='item 0: score is "high", which is no number'):
+    with pytest.raises(BlockError, match='item 0: score must be a number, not "high"'):
         run_block("select", [Thing("a", {"score": "high"})], params)
-    with pytest.raises(BlockError, match="item 0: score is true, which is no number"):
+    with pytest.raises(BlockError, match="item 0: score must be a number, not true"):
         run_block("select", [Thing("a", {"score": True})], params)
 
 

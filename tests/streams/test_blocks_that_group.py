@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.streams.blocks import each
 from tests.streams.laws import UNHURRIED
 
-from mergepoint.streams.block_error import BlockError
-from mergepoint.streams.notes import NotesInMemory
+from mergepoint.core.errors import BlockError
+from mergepoint.streams.context import NotesInMemory
 from mergepoint.streams.registry import REGISTRY
 from mergepoint.streams.thing import Thing
 from mergepoint.testing.blocks import Source, run_block
@@ -38,6 +38,7 @@ EMPTY: list[tuple[str, Any]] = [
     ("group_by", {"lineage": "root"}),
     ("merge", {}),
     ("pipeline", {"tree": "prompt: Say it."}),
+    ("reduce", {"stages": [{"type": "set", "params": {"content": "{{ content }}"}}]}),
     ("replan", {}),
     ("retrieve", {"documents": ["a"]}),
     ("route", {"cases": [{"where": {"a": 1}, "to": "b"}]}),
@@ -52,7 +53,7 @@ EMPTY: list[tuple[str, Any]] = [
     ("synthesize", {"strategy": "combine"}),
     ("synthesize", {"strategy": "choose"}),
     ("tee", {"branches": ["a"]}),
-    ("tool", {"tool": "mergepoint.streams.sums:checked_sums"}),
+    ("tool", {"tool": "mergepoint.streams.retrieval:checked_sums"}),
     ("verify", {}),
     ("vote", {}),
     ("vote", {"stop": {"lead": 1}}),
@@ -96,7 +97,7 @@ def test_two_wanted_of_ten_pull_what_they_need(name: str, params: Any, pulled: i
 
 
 def props_of(things: list[Thing], *names: str) -> list[Any]:
-    """Give some props of each Thing."""
+    """Return some props of each Thing."""
     return [tuple(thing.props.get(name) for name in names) for thing in things]
 
 
@@ -176,14 +177,16 @@ def test_group_by_content() -> None:
 
 def test_group_by_a_prop_that_is_missing() -> None:
     """A Thing without the prop is an error; those that failed before they had it are a group."""
-    with pytest.raises(BlockError, match=r"item 0: it has no prop 'topc' \(did you mean 'topic'"):
+    with pytest.raises(
+        BlockError, match=r"item 0: the Thing has no prop 'topc' \(did you mean 'topic'"
+    ):
         run_block("group_by", [Thing("a", {"topic": 1})], {"by": "topc"})
     items = [Thing("a", {"topic": 1}), Thing("b", {"status": "failed"})]
     assert props_of(run_block("group_by", items, {"by": "topic"}), "group_key") == [(1,), (None,)]
 
 
 def family(children: int = 2, grandchildren: int = 2) -> list[Thing]:
-    """Give the grandchildren of two Things."""
+    """Return the grandchildren of two Things."""
     split = each(lambda one, ctx: [ctx.child(one, n) for n in range(children)])
     again = each(lambda one, ctx: [ctx.child(one, n) for n in range(grandchildren)])
     return run_block(again, run_block(split, "ab"))
@@ -217,9 +220,9 @@ def test_group_by_lineage_with_a_size_does_not_look_ahead() -> None:
 def test_group_by_lineage_of_an_unordered_stream_is_an_error() -> None:
     """Members that come after their group was let out are not made a second group."""
     mixed = family()[::2] + family()[1::2]
-    with pytest.raises(BlockError, match=r"group 0\.0 comes back after it has ended"):
+    with pytest.raises(BlockError, match=r"group 0\.0 continues after it ended"):
         run_block("group_by", mixed, {"lineage": "parent"})
-    with pytest.raises(BlockError, match=r"group 0\.0 comes back"):
+    with pytest.raises(BlockError, match=r"group 0\.0 continues"):
         run_block("group_by", family(grandchildren=3), {"lineage": "parent", "size": 2})
 
 
@@ -251,7 +254,7 @@ def test_tee_makes_a_child_for_each_branch() -> None:
 
 
 def teed(make: Any) -> list[Thing]:
-    """Give what branches made of two Things that were in a group before."""
+    """Return what branches made of two Things that were in a group before."""
     things = run_block(
         "accumulate", [Thing("x", {"a": 1}), Thing("y", {"a": 1})], {"count": 2}, stage_id="g"
     )
@@ -294,7 +297,7 @@ def test_merge_without_the_wanted_branch_has_failed() -> None:
     branches = teed(lambda one, ctx: [] if one.id == "0.1" else one)
     things = run_block("merge", branches, {"content": "two"})
     assert props_of(things, "status", "reason") == [
-        ("failed", "nothing came out of the branch 'two'"),
+        ("failed", "the branch 'two' has no result"),
         (None, None),
     ]
 
@@ -305,7 +308,9 @@ def test_merge_decides_between_values(conflicts: str, kept: str) -> None:
     branches = teed(lambda one, ctx: one.plus(score=one.id))
     things = run_block("merge", branches, {"conflicts": conflicts})
     assert things[0].props["score"] == kept
-    with pytest.raises(BlockError, match=r'item 0\.1: branches set score to "0\.0" and to "0\.1"'):
+    with pytest.raises(
+        BlockError, match=r'item 0\.1: branches set score to both "0\.0" and "0\.1"'
+    ):
         run_block("merge", branches)
 
 
@@ -320,7 +325,7 @@ def test_merge_knows_what_a_branch_left_alone() -> None:
 
 def test_merge_wants_branches() -> None:
     """Things that no tee made cannot be merged."""
-    with pytest.raises(BlockError, match="item 0: it has no prop 'branch'"):
+    with pytest.raises(BlockError, match="item 0: the Thing has no prop 'branch'"):
         run_block("merge", "ab")
 
 
@@ -342,7 +347,7 @@ def test_dedupe_works_group_by_group() -> None:
     things = run_block("accumulate", "aaaa", {"count": 2})
     assert [one.id for one in run_block("dedupe", things)] == ["0", "2"]
     assert [one.id for one in run_block("dedupe", things, {"per": "all"})] == ["0"]
-    with pytest.raises(BlockError, match="comes back after it has ended"):
+    with pytest.raises(BlockError, match="continues after it ended"):
         run_block("dedupe", [things[0], things[2], things[1]])
 
 

@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 from langchain_core.tools import tool as langchain_tool
 
-from mergepoint.core.errors import RecipeError
-from mergepoint.streams.block_error import BlockError
-from mergepoint.streams.notes import NotesInMemory
+from mergepoint.core.errors import BlockError, RecipeError
+from mergepoint.streams.context import NotesInMemory
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_yaml import recipe_to_yaml
-from mergepoint.streams.run_recipe import run_recipe
-from mergepoint.streams.sums import checked_sums
+from mergepoint.streams.retrieval import checked_sums
+from mergepoint.streams.run import run_recipe
 from mergepoint.streams.thing import Thing
 from mergepoint.testing.blocks import Replies, run_block
 
@@ -31,7 +30,7 @@ def test_set_keeps_what_is_there() -> None:
     things = run_block("set", [Thing("a", {"x": 1}), Thing("b", {"x": 2, "y": 3})], params)
     assert [dict(thing.props) for thing in things] == [{"x": 1, "y": "a"}, {"x": 2, "y": 3}]
     assert len(things[1].history) == 1
-    with pytest.raises(RecipeError, match="give props, content, or both"):
+    with pytest.raises(RecipeError, match="set props, content, or both"):
         run_block("set", ["a"], {})
 
 
@@ -94,12 +93,12 @@ def test_a_tool_is_not_called_again() -> None:
 
 def test_a_tool_that_is_none_is_told() -> None:
     """A name of another form, one that is not there, and what cannot be called."""
-    with pytest.raises(RecipeError, match="or the text 'module:name'"):
+    with pytest.raises(RecipeError, match="or the string 'module:name'"):
         run_block("tool", ["a"], {"tool": "nowhere"})
-    with pytest.raises(BlockError, match="cannot be loaded: ModuleNotFoundError"):
+    with pytest.raises(BlockError, match="can't be loaded: ModuleNotFoundError"):
         run_block("tool", ["a"], {"tool": "no_such_module_here:x"})
-    with pytest.raises(BlockError, match="which nobody can call"):
-        run_block("tool", ["a"], {"tool": "mergepoint.streams.sums:MOST"})
+    with pytest.raises(BlockError, match="which isn't callable"):
+        run_block("tool", ["a"], {"tool": "mergepoint.streams.retrieval:MOST"})
 
 
 def shout(text: str) -> str:
@@ -114,7 +113,7 @@ def test_a_recipe_in_python_takes_functions(tmp_path: Path) -> None:
     again = run_recipe(recipe, runs=tmp_path, resume="one")
     assert live.things == again.things
     assert live.things[0].props["observation"] == "A"
-    with pytest.raises(RecipeError, match="where it takes an object"):
+    with pytest.raises(RecipeError, match="for an object"):
         recipe_to_yaml(recipe)
 
 

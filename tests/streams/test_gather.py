@@ -12,19 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.streams.laws import UNHURRIED
 
-from mergepoint.streams.block_error import BlockError
-from mergepoint.streams.context import BlockContext
-from mergepoint.streams.gather import Gather, gathered
+from mergepoint.core.errors import BlockError
+from mergepoint.streams.context import BlockContext, NotesInMemory
+from mergepoint.streams.grouping import Gather, gathered
 from mergepoint.streams.groups import Enough, groups
-from mergepoint.streams.notes import NotesInMemory
 from mergepoint.streams.stage import entered
 from mergepoint.streams.thing import Thing
 from mergepoint.testing.blocks import Source
-from mergepoint.testing.simulated import SimulatedLoop
+from mergepoint.testing.simulation import SimulatedLoop
 
 
 def batches(items: Any, **rules: Any) -> list[list[Any]]:
-    """Give the contents of the batches of items."""
+    """Return the contents of the batches of items."""
 
     async def run() -> list[list[Any]]:
         source = items if isinstance(items, Source) else Source(items)
@@ -60,7 +59,7 @@ def test_by_budget() -> None:
 
 def test_a_budget_reads_numbers() -> None:
     """A Thing without the prop is an error, unless it failed before it could have one."""
-    with pytest.raises(BlockError, match="item 0: it has no prop 'cost'"):
+    with pytest.raises(BlockError, match="item 0: the Thing has no prop 'cost'"):
         batches([Thing("x")], budget={"cost": 5})
     assert batches([Thing("x", {"status": "failed"})], budget={"cost": 5}) == [["x"]]
 
@@ -95,7 +94,7 @@ def test_no_more_is_pulled_than_is_needed(rules: dict[str, Any], pulled: int) ->
 
 
 async def arriving(times: Sequence[float]) -> AsyncGenerator[Thing, None]:
-    """Give an item at each of these times."""
+    """Yield an item at each of these times."""
     loop = asyncio.get_running_loop()
     for thing, time in zip(entered(times), times, strict=True):
         await asyncio.sleep(time - loop.time())
@@ -103,7 +102,7 @@ async def arriving(times: Sequence[float]) -> AsyncGenerator[Thing, None]:
 
 
 def timed(times: Sequence[float], *, notes: NotesInMemory | None = None, **rules: Any) -> list[Any]:
-    """Give the batches of items that come at these times, and when each was given."""
+    """Return the batches of items that come at these times, and when each was given."""
 
     async def run() -> list[Any]:
         items, ctx = arriving(times), BlockContext("s", notes=notes)
@@ -209,7 +208,7 @@ def test_batches_are_the_stream_cut_in_pieces(
 
 
 def read(things: list[Thing], *, enough: Enough | None = None, per: Any = "group") -> list[Any]:
-    """Give name and contents of each group of a stream, and how many items were pulled."""
+    """Return name and contents of each group of a stream, and how many items were pulled."""
 
     async def run() -> list[Any]:
         source = Source(things)
@@ -256,11 +255,11 @@ def test_a_group_ends_with_its_last_member() -> None:
 
 def test_a_group_that_comes_back_is_an_error() -> None:
     """A group is decided once, so members that come after its end are refused."""
-    with pytest.raises(BlockError, match="item 2: group a comes back after it has ended"):
+    with pytest.raises(BlockError, match="item 2: group a continues after it ended"):
         read(grouped("a", "b", "a"))
-    with pytest.raises(BlockError, match="Things without a group comes back"):
+    with pytest.raises(BlockError, match="Things without a group continues"):
         read(grouped(None, "b", None))
-    with pytest.raises(BlockError, match="item 1: group a comes back"):
+    with pytest.raises(BlockError, match="item 1: group a continues"):
         read(grouped("a", "a", last={0: "0"}))
 
 

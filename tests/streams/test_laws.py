@@ -20,16 +20,15 @@ from tests.streams.laws import (
     run_lazily,
 )
 
-from mergepoint.streams.entry import Made
-from mergepoint.streams.sealed import plain, sealed
-from mergepoint.streams.thing import Thing, fold
+from mergepoint.core.frozen_json import freeze, thaw
+from mergepoint.streams.thing import Made, Thing, fold
 
 mades = st.builds(
     Made,
     id=st.sampled_from(["", "0", "0.1"]),
     parents=st.sampled_from([(), ("0",)]),
-    added=props.map(sealed),
-    drafts=st.lists(json_values.map(sealed), max_size=1).map(tuple),
+    added=props.map(freeze),
+    drafts=st.lists(json_values.map(freeze), max_size=1).map(tuple),
 )
 
 
@@ -124,9 +123,9 @@ def test_a_thing_survives_json_and_pickle(things: list[Thing], recipe: list[Work
 @given(json_values)
 def test_sealed_data_is_equal_and_cannot_be_changed(value: object) -> None:
     """Sealing keeps every value and its JSON; a plain copy of it is of the plain types again."""
-    seal = sealed(value)
-    assert seal == value == plain(seal)
-    assert json.dumps(seal) == json.dumps(value) == json.dumps(plain(seal))
-    assert sealed(seal) is seal
-    assert type(plain(seal)) is type(value)
+    seal = freeze(value)
+    assert seal == value == thaw(seal)
+    assert json.dumps(seal) == json.dumps(value) == json.dumps(thaw(seal))
+    assert freeze(seal) is seal
+    assert type(thaw(seal)) is type(value)
     assert pickle.loads(pickle.dumps(seal)) == seal  # noqa: S301  (our own bytes)

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from langchain_core.messages import BaseMessage
 
-from mergepoint.streams.library import LIBRARY
 from mergepoint.streams.recipe import Recipe, Stage
-from mergepoint.streams.recipe_run import RecipeRun, Wanted
-from mergepoint.testing.scripted import Answer, ScriptedModel
-from mergepoint.testing.simulated import SimulatedLoop
+from mergepoint.streams.run import RecipeRun, Wanted
+from mergepoint.testing.scripted_model import Answer, ScriptedModel
+from mergepoint.testing.simulation import SimulatedLoop
 
 STAGES = 4
 
 
 def model(seconds: float) -> ScriptedModel:
-    """Give a model that takes its time."""
+    """Return a model that takes its time."""
     return ScriptedModel(default=lambda messages: Answer("so", delay=seconds))
 
 
 def recipe(concurrency: int, *, stages: int = STAGES) -> Recipe:
-    """Give stages that each ask once for a Thing."""
+    """Return stages that each ask once for a Thing."""
     return Recipe(
         "r", (Stage("apply", params={"prompt": "{{ content }}"}),) * stages, concurrency=concurrency
     )
@@ -99,6 +97,7 @@ def thinking(messages: tuple[BaseMessage, ...]) -> Answer:
     return Answer(made, delay=1.0)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("concurrency", "begun", "soonest", "whole"),
     [(1, 29, 29, 264), (4, 63, 8, 40), (16, 126, 6, 17)],
@@ -107,7 +106,16 @@ def test_what_is_begun_ahead_is_what_the_page_says(
     concurrency: int, begun: int, soonest: int, whole: int
 ) -> None:
     """Wider stages are sooner and begin more for the first of twelve; all twelve cost the same."""
-    thoughts = replace(LIBRARY.find("graph_of_thoughts"), concurrency=concurrency)
+    stages = (
+        Stage("decompose", params={"most": 3}),
+        Stage("generate", params={"n": 3, "prompt": "Do this part: {{ content }}"}),
+        Stage("critique"),
+        Stage("synthesize", params={"strategy": "top_k", "by": "score"}),
+        Stage("synthesize", params={"strategy": "combine"}),
+        Stage("critique"),
+        Stage("apply"),
+    )
+    thoughts = Recipe("thoughts", stages, concurrency=concurrency)
 
     def counted(wanted: int) -> tuple[int, float]:
         asked = ScriptedModel(default=thinking)

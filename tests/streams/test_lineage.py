@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from tests.streams.laws import UNHURRIED, Work, everything, inputs, recipes
 
-from mergepoint.streams.lineage import ancestor, lineage, lineage_mermaid, lineage_order
+from mergepoint.streams.provenance import ancestor, lineage, lineage_mermaid, lineage_order
 from mergepoint.streams.stage import entered
 from mergepoint.streams.thing import Thing, child, joined, stamp
 
 
 def family() -> list[Thing]:
-    """Give a question, three answers, and what a vote made of them."""
+    """Return a question, three answers, and what a vote made of them."""
     question = next(entered([Thing("q", {"topic": "cats"})]))
     answers = [
         stamp(
@@ -101,7 +101,7 @@ def test_large_lineages_are_cut() -> None:
     """After so many Things the rest is counted, in both forms."""
     things = list(entered(range(30)))
     assert lineage(things, most=20).endswith("and 10 more\n")
-    assert lineage_mermaid(things, most=20).startswith("%% 10 more are left out\n")
+    assert lineage_mermaid(things, most=20).startswith("%% 10 more are omitted\n")
 
 
 def test_no_things_have_no_lineage() -> None:

@@ -10,14 +10,14 @@ from langchain_core.messages import BaseMessage
 
 from mergepoint import Block, Call, Gate, Loop, Policy, Step, Template
 from mergepoint.core.errors import RecipeError
-from mergepoint.record.file_store import FileStore
+from mergepoint.journal.file import FileStore
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_yaml import load_recipe, recipe_from_yaml
-from mergepoint.streams.run_recipe import run_recipe
+from mergepoint.streams.run import run_recipe
 from mergepoint.streams.thing import Thing, fold
-from mergepoint.testing.clock import FakeClock
-from mergepoint.testing.scripted import ScriptedModel
-from mergepoint.tree.target import resolve_target
+from mergepoint.testing.scripted_model import ScriptedModel
+from mergepoint.testing.simulation import FakeClock
+from mergepoint.tree.load import resolve_target
 
 TREE = Block(
     [
@@ -42,7 +42,7 @@ class Says:
         self.seen: list[str] = []
 
     def __call__(self, messages: tuple[BaseMessage, ...]) -> str | Exception:
-        """Give the answer to a conversation."""
+        """Return the answer to a conversation."""
         self.seen.append(str(messages[-1].text))
         if len(self.seen) == self.broken:
             return TimeoutError("slow")
@@ -50,7 +50,7 @@ class Says:
 
 
 def recipe(tree: Any = TREE, **params: Any) -> Recipe:
-    """Give a recipe of one tree."""
+    """Return a recipe of one tree."""
     return Recipe("talks", (Stage("pipeline", params={"tree": tree, **params}, concurrency=2),))
 
 
@@ -131,7 +131,7 @@ def test_inputs_are_given_the_content_or_props() -> None:
     made = Recipe("talks", named.stages, needs=("theme",))
     (thing,) = run(made, [Thing("cats", {"theme": "dogs"})]).things
     assert thing.content == "2<About dogs>"
-    with pytest.raises(RecipeError, match="needs the prop 'theme', which nothing before it adds"):
+    with pytest.raises(RecipeError, match="needs the prop 'theme', which no earlier stage adds"):
         run(named, ["cats"])
 
 
@@ -149,15 +149,19 @@ def test_captures_are_named() -> None:
         (TREE, {"inputs": {"topik": "x"}}, "the tree has no input 'topik'"),
         (TREE, {"props": {"frist": "x"}}, r"no capture 'frist' \(did you mean 'first'\?\)"),
         (Step("Say.", capture_key="content"), {}, "'content' is a field of every Thing"),
-        (Gate(Step("Say.")), {}, "a gate has nobody to answer it in a stream"),
+        (Gate(Step("Say.")), {}, "a gate can't be answered in a stream"),
         ("nodes: [{prompt: }]", {}, "tree: "),
-        ("no_module:tree", {}, "tree: 'no_module:tree': a recipe loads no Python"),
-        ("essay.py:tree", {}, "a recipe loads no Python; in YAML a tree is a graph"),
-        ("essay.py", {}, "a recipe loads no Python"),
-        ("flat_chatt", {}, r"there is no graph 'flat_chatt' \(did you mean 'flat_chat'\?\)"),
-        ("plan_approve", {}, "a gate has nobody to answer it in a stream"),
+        ("no_module:tree", {}, "tree: 'no_module:tree': a recipe can't load Python code"),
+        (
+            "essay.py:tree",
+            {},
+            "a recipe can't load Python code; in YAML, a tree is the name of a bundled graph",
+        ),
+        ("essay.py", {}, "a recipe can't load Python code"),
+        ("flat_chatt", {}, r"no graph is named 'flat_chatt' \(did you mean 'flat_chat'\?\)"),
+        ("plan_approve", {}, "a gate can't be answered in a stream"),
         ("nowhere.yaml", {}, "nowhere.yaml"),
-        (7, {}, "a tree is a node, or a graph"),
+        (7, {}, "a tree is a node, or the name"),
     ],
 )
 def test_what_is_wrong_with_a_tree_is_told_before_it_runs(
@@ -228,7 +232,7 @@ def test_one_thing_that_fails_stops_no_other() -> None:
 
 
 def never(ctx: Any) -> bool:
-    """Give nothing that a loop waits for."""
+    """Return nothing that a loop waits for."""
     return False
 
 

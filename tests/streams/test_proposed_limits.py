@@ -12,26 +12,22 @@ import pytest
 from tests.streams.test_replan import REGISTRY as SHOUTING
 from tests.streams.test_replan import Proposing, run, stage
 
-from mergepoint import BudgetExceeded, Ledger, Price, TreeError
-from mergepoint.record.file_store import FileStore
-from mergepoint.record.record import CallKey
-from mergepoint.streams.block import block
-from mergepoint.streams.compile_recipe import compile_recipe
+from mergepoint import BudgetExceeded, BudgetLedger, Price, TreeError
+from mergepoint.journal.file import FileStore
+from mergepoint.journal.records import CallKey
 from mergepoint.streams.context import BlockContext
-from mergepoint.streams.library import Library
+from mergepoint.streams.langgraph import compile_recipe
 from mergepoint.streams.params import Params
-from mergepoint.streams.plan import plan
-from mergepoint.streams.planned import PlannedRecipe
-from mergepoint.streams.planned_calls import budgets_of
-from mergepoint.streams.planner import Planner
-from mergepoint.streams.proposed_calls import ProposedCalls
+from mergepoint.streams.plan_budget import budgets_of
+from mergepoint.streams.planning import PlannedRecipe, plan
 from mergepoint.streams.recipe import Recipe, Stage
-from mergepoint.streams.recipe_run import RecipeRun, Wanted
-from mergepoint.streams.registry import PACKAGE, Registry
-from mergepoint.streams.run_recipe import run_recipe
+from mergepoint.streams.recipe_yaml import Library
+from mergepoint.streams.registry import PACKAGE, Registry, block
+from mergepoint.streams.replan import Planner, ProposedCalls
+from mergepoint.streams.run import RecipeRun, Wanted, run_recipe
 from mergepoint.streams.thing import Thing, stamp
-from mergepoint.testing.scripted import Answer, ScriptedModel
-from mergepoint.testing.simulated import SimulatedLoop
+from mergepoint.testing.scripted_model import Answer, ScriptedModel
+from mergepoint.testing.simulation import SimulatedLoop
 
 REGISTRY = Registry(package=PACKAGE)
 ASKS = "stages:\n  - {type: generate, params: {n: 5, prompt: 'Say {{ content }}'}}\n"
@@ -53,24 +49,24 @@ async def hangs(
 
 
 def library(folder: Path, **texts: str) -> Library:
-    """Give a library of recipes by name; each text is what follows the name."""
+    """Return a library of recipes by name; each text is what follows the name."""
     for name, text in texts.items():
         (folder / f"{name}.yaml").write_text(f"name: {name}\n{text}", encoding="utf-8")
     return Library([folder])
 
 
 def tight(rails: str, *, concurrency: int = 1) -> str:
-    """Give a recipe that would make five calls, but for its rails."""
+    """Return a recipe that would make five calls, but for its rails."""
     return f"concurrency: {concurrency}\nrails: {rails}\n{ASKS}"
 
 
 def tries(concurrency: int = 1, **params: Any) -> Recipe:
-    """Give a recipe that does what is proposed."""
+    """Return a recipe that does what is proposed."""
     return Recipe("tries", (Stage("replan", params=params),), concurrency=concurrency)
 
 
 def calls_below(says: Proposing) -> int:
-    """Give how many calls the proposed stages made."""
+    """Return how many calls the proposed stages made."""
     return len(says.seen) - len(says.asked)
 
 
@@ -185,7 +181,7 @@ def test_on_a_graph_rails_of_what_is_proposed_hold(tmp_path: Path) -> None:
 
 
 def proposal(known: Library, *stages: dict[str, Any]) -> PlannedRecipe:
-    """Give stages as they are planned where they are proposed for the first item."""
+    """Return stages as they are planned where they are proposed for the first item."""
     (replanning,) = plan(tries()).blocks()
     thing = Thing("a")
     for at, added in (("input", {}), (replanning.stage_id, {"proposal": list(stages)})):
@@ -206,7 +202,7 @@ def test_defaults_bound_no_proposal(tmp_path: Path) -> None:
 def test_in_a_call_rails_of_what_is_proposed_hold(tmp_path: Path) -> None:
     """The paths of a recipe in a tree are below that of its Call, and so are its limits."""
     planned = proposal(library(tmp_path, tight=tight("{calls: 2}")), stage("tight"))
-    ledger = Ledger()
+    ledger = BudgetLedger()
     ProposedCalls(ledger, "root/poll").hold(planned)
     at = "root/poll/tries/stage_1/replan/0/proposal_1/stage_1/tight"
     for number in range(3):
@@ -273,7 +269,7 @@ def test_usd_without_a_price_is_refused_when_a_recipe_is_planned(tmp_path: Path)
 
 
 def slow(says: Proposing, seconds: float) -> ScriptedModel:
-    """Give a model that takes its time."""
+    """Return a model that takes its time."""
     return ScriptedModel(default=lambda messages: Answer(says(messages), delay=seconds))
 
 

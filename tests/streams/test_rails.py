@@ -11,17 +11,16 @@ from typing import Any
 import pytest
 
 from mergepoint import Step
-from mergepoint.streams.block import block
+from mergepoint.aio.stream import from_iterable
 from mergepoint.streams.context import BlockContext
-from mergepoint.streams.flow.each import each
+from mergepoint.streams.limits import TimeLimitStop
 from mergepoint.streams.params import Params
 from mergepoint.streams.recipe import Recipe, Stage
-from mergepoint.streams.recipe_run import RecipeRun, Wanted
-from mergepoint.streams.registry import PACKAGE, Registry
-from mergepoint.streams.stops import Stopped
+from mergepoint.streams.registry import PACKAGE, Registry, block
+from mergepoint.streams.run import RecipeRun, Wanted
 from mergepoint.streams.thing import Thing
-from mergepoint.testing.scripted import Answer, ScriptedModel
-from mergepoint.testing.simulated import SimulatedLoop
+from mergepoint.testing.scripted_model import Answer, ScriptedModel
+from mergepoint.testing.simulation import SimulatedLoop
 
 REGISTRY = Registry(package=PACKAGE)
 SEEDS = range(4)
@@ -83,7 +82,7 @@ async def once(items: AsyncIterator[Thing], params: At, ctx: BlockContext) -> As
 
 
 def slow(seconds: float, *, never: str = "") -> ScriptedModel:
-    """Give a model that takes its time, and for one prompt does not answer at all."""
+    """Return a model that takes its time, and for one prompt does not answer at all."""
 
     def answer(messages: Any) -> Answer:
         text = str(messages[-1].text)
@@ -108,24 +107,24 @@ def ran(
 
 
 def stopped(run: RecipeRun) -> list[tuple[str, str]]:
-    """Give which rails ended which stages."""
+    """Return which rails ended which stages."""
     assert run.work is not None
     return [(stop.rail, stop.stage_id) for stop in run.work.stops.all]
 
 
 def problem(run: RecipeRun) -> str:
-    """Give what the first rail said."""
+    """Return what the first rail said."""
     assert run.work is not None
     return run.work.stops.all[0].problem
 
 
 def asks(**options: Any) -> Stage:
-    """Give a stage that asks the model once for each item."""
+    """Return a stage that asks the model once for each item."""
     return Stage("apply", params={"prompt": "{{ content }}"}, **options)
 
 
 async def then_nothing(*items: str) -> AsyncIterator[str]:
-    """Give items, and then neither another nor an end."""
+    """Yield items, and then neither another nor an end."""
     for item in items:
         yield item
     await asyncio.Event().wait()
@@ -142,11 +141,11 @@ def test_a_deadline_lets_calls_land_and_begins_none(concurrency: int, seed: int)
     assert contents == [f"to {letter}" for letter in "abcdefghij"[:made]]
     assert (len(model.calls), seconds) == (made, 12.0)
     assert run.workflow([]).props["stopped"] == "deadline"
-    assert "10 s since its first item are over" in problem(run)
+    assert "deadline of 10 s since the first item has passed" in problem(run)
 
 
 def misunderstood(times: int) -> ScriptedModel:
-    """Give a model whose first answers to `b` cannot be used; others take 3 s."""
+    """Return a model whose first answers to `b` cannot be used; others take 3 s."""
     left = [times]
 
     def answer(messages: Any) -> Answer:
@@ -271,8 +270,8 @@ def test_a_source_that_never_yields_is_named(concurrency: int, seed: int) -> Non
     assert contents == ["to a"]
     assert stopped(run) == [("deadlock", "r")]
     assert problem(run).startswith(
-        "who reads r waits for r.stage_2.vote, which waits for r.stage_1.apply, which waits for "
-        "the items of r, and nothing comes: for "
+        "the consumer of r waits for r.stage_2.vote, which waits for r.stage_1.apply, which waits "
+        "for the items of r, without progress: for "
     )
     assert 9 <= seconds <= 13
 
@@ -286,7 +285,7 @@ def test_a_block_that_never_yields_is_named(seed: int) -> None:
     contents, run, _ = ran(recipe, list("abcd"), seed=seed, model=slow(1.0))
     assert contents == ["to a"]
     assert stopped(run) == [("deadlock", "r.stage_2.hangs")]
-    assert "r.stage_3.vote, which waits for r.stage_2.hangs, and nothing comes" in problem(run)
+    assert "r.stage_3.vote, which waits for r.stage_2.hangs, without progress" in problem(run)
 
 
 @pytest.mark.parametrize("options", [{}, {"each": True, "concurrency": 2}, {"recurrent": True}])
@@ -297,8 +296,8 @@ def test_a_deadlock_in_a_recipe_inside_is_named_by_its_place(options: Any) -> No
     contents, run, _ = ran(recipe, ["a"], model=slow(1.0))
     assert contents == []
     assert problem(run).startswith(
-        "who reads outer waits for outer.stage_3.apply, which waits for outer.stage_2.inner, which "
-        "waits for outer.stage_2.inner.stage_1.hangs, and nothing comes"
+        "the consumer of outer waits for outer.stage_3.apply, which waits for outer.stage_2.inner, "
+        "which waits for outer.stage_2.inner.stage_1.hangs, without progress"
     )
 
 
@@ -389,7 +388,7 @@ def test_what_a_deadline_ended_goes_on_when_it_is_resumed(tmp_path: Path) -> Non
 
 def test_why_it_stopped_survives_a_process() -> None:
     """The error of a rail of time says the same in another process."""
-    error = Stopped("deadline", "late")
+    error = TimeLimitStop("deadline", "late")
     back = pickle.loads(pickle.dumps(error))  # noqa: S301  (our own bytes)
     assert (back.rail, str(back)) == ("deadline", "late")
 
@@ -398,7 +397,9 @@ def test_a_million_links_are_not_kept() -> None:
     """What is known of who waits is gone with the streams that waited."""
     inner = Recipe("inner", (Stage("turns", params={"at": 0}),), each=True)
     run = RecipeRun.of(
-        Recipe("r", (Stage(inner),)), each(range(300)), Wanted(runs=None, registry=REGISTRY)
+        Recipe("r", (Stage(inner),)),
+        from_iterable(range(300)),
+        Wanted(runs=None, registry=REGISTRY),
     )
 
     async def main() -> int:
@@ -411,3 +412,65 @@ def test_a_million_links_are_not_kept() -> None:
         return most
 
     assert SimulatedLoop().run(main) <= 5
+
+
+def improving(rounds: int, **rails: Any) -> Recipe:
+    """Return a loop of two calls a round, with limits."""
+    stages = (asks(), Stage("apply", params={"prompt": "so {{ content }}"}))
+    return Recipe("r", stages, recurrent=True, rails={"max_iterations": rounds, **rails})
+
+
+@pytest.mark.parametrize(
+    ("limit", "rounds"),
+    [
+        ({"calls": 1}, 0),
+        ({"calls": 2}, 1),
+        ({"calls": 3}, 1),
+        ({"calls": 5}, 2),
+        ({"tokens": 0}, 0),
+        ({"deadline": 4.5}, 2),
+    ],
+)
+def test_a_limit_lets_the_last_finished_round_out(limit: Any, rounds: int) -> None:
+    """A Thing whose round was cut short leaves as the round before left it, an input never."""
+    run = RecipeRun.of(
+        improving(10, **limit), ["a"], Wanted(runs=None, model=slow(1.0), registry=REGISTRY)
+    )
+
+    async def main() -> list[Thing]:
+        return [thing async for thing in run.stream()]
+
+    things = SimulatedLoop().run(main)
+    (kind,) = limit
+    told = [(one.props["iteration"], one.props["stopped"]) for one in things]
+    assert told == ([(rounds, kind)] if rounds else [])
+    assert all(one.content == "to so to " * rounds + "a" for one in things)
+    assert run.workflow(things).props["stopped"] == kind
+
+
+@pytest.mark.parametrize(("more", "ids"), [([], ["0"]), ([Stage("accumulate")], ["0", "1", "2"])])
+def test_a_limit_lets_every_thing_of_a_cohort_out_once(more: Any, ids: list[str]) -> None:
+    """Of three Things those that the cut round did not reach leave beside the one that it did."""
+    stages = (*improving(10).stages, *more)
+    recipe = Recipe("r", stages, recurrent=True, rails={"max_iterations": 10})
+    wanted = Wanted(runs=None, model=slow(1.0), budget={"calls": 9}, registry=REGISTRY)
+    run = RecipeRun.of(recipe, ["a", "b", "c"], wanted)
+
+    async def main() -> list[Thing]:
+        return [thing async for thing in run.stream()]
+
+    assert [thing.id for thing in SimulatedLoop().run(main)] == ids
+
+
+def test_a_draft_outlives_a_limit_in_the_first_round_of_revisions() -> None:
+    """What an earlier stage wrote comes out of a loop in which no round could be paid."""
+    inner = Recipe("inner", improving(3).stages, recurrent=True)
+    recipe = Recipe("outer", (asks(), Stage(inner)))
+    wanted = Wanted(runs=None, model=slow(1.0), budget={"calls": 2}, registry=REGISTRY)
+    run = RecipeRun.of(recipe, ["a"], wanted)
+
+    async def main() -> list[Thing]:
+        return [thing async for thing in run.stream()]
+
+    (thing,) = SimulatedLoop().run(main)
+    assert (thing.content, thing.props["iteration"], thing.props["stopped"]) == ("to a", 0, "calls")

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import BaseMessage
-from tests.run.engines import ENGINES, Engine
-from tests.run.inner import Kept, listening, resumed
+from tests.engine.engines import ENGINES, Engine
+from tests.engine.inner import Kept, listening, resumed
 
 from mergepoint import (
     Block,
     BudgetExceeded,
+    BudgetLedger,
     Call,
-    Ledger,
     Policy,
     Price,
     Step,
@@ -22,15 +22,15 @@ from mergepoint import (
     Template,
     TreeError,
 )
-from mergepoint.models.prices import Prices
-from mergepoint.run.context import RunContext
-from mergepoint.run.generation import run_generation
-from mergepoint.run.recorder import Recorder
-from mergepoint.run.runner import ChatRunner
-from mergepoint.streams.library import LIBRARY
+from mergepoint.engine.callbacks import Recorder
+from mergepoint.engine.context import RunContext
+from mergepoint.engine.generation import run_generation
+from mergepoint.engine.runner import ChatRunner
+from mergepoint.models.pricing import Prices
 from mergepoint.streams.recipe import Recipe, Stage
-from mergepoint.testing.clock import FakeClock
-from mergepoint.testing.scripted import ScriptedModel
+from mergepoint.streams.recipe_yaml import LIBRARY
+from mergepoint.testing.scripted_model import ScriptedModel
+from mergepoint.testing.simulation import FakeClock
 
 POLL = Recipe(
     "poll",
@@ -40,7 +40,7 @@ POLL = Recipe(
 
 
 def tree(target: Any = POLL, **fields: Any) -> Block:
-    """Give a Call between two steps; its result is captured and read."""
+    """Return a Call between two steps; its result is captured and read."""
     call = Call(target, name="poll", capture_key="won", **fields)
     after = Step(Template("Use {{ won }}."), name="use")
     return Block([Step("Write.", name="write"), call, after], name="root")
@@ -54,7 +54,7 @@ class Says:
         self.seen: list[str] = []
 
     def __call__(self, messages: tuple[BaseMessage, ...]) -> str | Exception:
-        """Give the answer to a conversation."""
+        """Return the answer to a conversation."""
         self.seen.append(str(messages[-1].text))
         if self.broken and len(self.seen) == 3:
             return TimeoutError(self.broken)
@@ -62,7 +62,7 @@ class Says:
 
 
 def model(says: Says | None = None) -> ScriptedModel:
-    """Give a model of these answers."""
+    """Return a model of these answers."""
     return ScriptedModel(default=says or Says())
 
 
@@ -103,7 +103,7 @@ def test_what_is_wrong_with_a_call_of_a_recipe_is_told_when_it_is_made() -> None
     assert "m: no such knob" in str(caught.value)
     with pytest.raises(TreeError, match=r"args\['m'\] is no knob of 'poll'"):
         Call(POLL, args={"items": "a", "m": Template("{{ x }}")})
-    with pytest.raises(TreeError, match="no block and no recipe 'vot'"):
+    with pytest.raises(TreeError, match="no block or recipe is named 'vot'"):
         Call(Recipe("poll", (Stage("vot"),)))
     with pytest.raises(TreeError, match="compiled graph or recipe, not 'poll'"):
         Call("poll")  # type: ignore[arg-type]
@@ -211,5 +211,5 @@ def test_prices_of_the_run_count_in_its_recipes(engine: Engine) -> None:
     cent = Prices({"scripted:scripted": Price(0, 0, per_call=0.01)})
     dear = tree(Recipe("poll", POLL.stages, knobs=POLL.knobs, rails=cents))
     says = Says()
-    engine(dear, model(says), recorder=Recorder(purse=Ledger(prices=cent)))
+    engine(dear, model(says), recorder=Recorder(purse=BudgetLedger(prices=cent)))
     assert says.seen == ["Write.", *["Vote: <Write.>"] * 2, "Use <Vote: <Write.>>."]

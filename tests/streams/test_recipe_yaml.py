@@ -9,14 +9,16 @@ import pytest
 
 from mergepoint import Policy, Retry
 from mergepoint.core.errors import RecipeError
-from mergepoint.streams.form_error import FormError
-from mergepoint.streams.library import Library
-from mergepoint.streams.plan import plan, with_plan
-from mergepoint.streams.planned import PlannedRecipe
-from mergepoint.streams.recipe import MAX_STAGES, Recipe, Stage
-from mergepoint.streams.recipe_schema import recipe_schema
-from mergepoint.streams.recipe_yaml import load_recipe, recipe_from_yaml, recipe_to_yaml
-from mergepoint.streams.where import as_data
+from mergepoint.streams.conditions import as_data
+from mergepoint.streams.planning import PlannedRecipe, plan, with_plan
+from mergepoint.streams.recipe import MAX_STAGES, FormError, Recipe, Stage
+from mergepoint.streams.recipe_yaml import (
+    Library,
+    load_recipe,
+    recipe_from_yaml,
+    recipe_schema,
+    recipe_to_yaml,
+)
 
 TEXT = """
 name: best_of
@@ -90,9 +92,9 @@ def test_knobs_are_filled_in_where_rounds_end() -> None:
         (
             "{{ good }}",
             "{{ god }}",
-            "f.yaml:5: tries: until.score.at_least: there is no knob 'god'",
+            "f.yaml:5: tries: until.score.at_least: no knob is named 'god'",
         ),
-        ("{{ rounds }}", "{{ round }}", "there is no knob 'round' (did you mean 'rounds'?)"),
+        ("{{ rounds }}", "{{ round }}", "no knob is named 'round' (did you mean 'rounds'?)"),
         (
             "rounds: 4",
             "rounds: 0",
@@ -114,18 +116,18 @@ def test_knobs_that_end_no_rounds_are_told(old: str, new: str, problem: str) -> 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("name: x\nstages: []", "f.yaml:2: stages: there are no stages"),
-        ("name: X\nstages:\n  - type: dedupe\n", "f.yaml:1: X: 'X' is no name"),
+        ("name: x\nstages: []", "f.yaml:2: stages: the recipe has no stages"),
+        ("name: X\nstages:\n  - type: dedupe\n", "f.yaml:1: X: 'X' isn't a valid name"),
         ("name: x\nstages:\n  - type: dedupe\nstagez: 1", "f.yaml:4: stagez: no such"),
         (
             "name: x\nstages:\n  - type: dedupe\n    concurrency: 0",
-            "f.yaml:4: concurrency is a whole",
+            "f.yaml:4: concurrency must be an integer",
         ),
         ("name: x\nstages:\n  - type: dedupe\n    budget: {cals: 3}", "did you mean 'calls'?"),
         ("name: x\nname: y\nstages: [{type: dedupe}]", "f.yaml:2"),
         ("name: &a x\nstages: [{type: dedupe}]", "f.yaml:1"),
         ("name: x\nrails: {max_iterations: 0}\nstages: [{type: dedupe}]", "f.yaml:2: rails.max_it"),
-        ("name: x\nuntil: {score: 1}\nstages: [{type: dedupe}]", "until belongs to a recurrent"),
+        ("name: x\nuntil: {score: 1}\nstages: [{type: dedupe}]", "until requires a recurrent"),
         ("- a", "f.yaml:1: params are a mapping"),
     ],
 )
@@ -147,12 +149,11 @@ def test_all_faults_of_a_recipe_are_found_at_once() -> None:
     told = str(raised.value).splitlines()
     assert len(told) == 5
     assert told[0].startswith("f.yaml:1: x: m: no such knob")
-    assert (
-        "f.yaml:3: x.stage_1.filte: there is no block and no recipe 'filte' (did you mean"
-        in told[1]
-    )
+    assert "f.yaml:3: x.stage_1.filte: no block or recipe is named 'filte' (did you mean" in told[1]
     assert told[2].startswith("f.yaml:5: x.stage_2.vote: stop.lead: input should be")
-    assert told[3].startswith("f.yaml:6: x.stage_3.filter: needs the prop 'score', which nothing")
+    assert told[3].startswith(
+        "f.yaml:6: x.stage_3.filter: needs the prop 'score', which no earlier stage"
+    )
     assert told[4].startswith("f.yaml:9: x.stage_4.dedupe: n: no such param")
 
 
@@ -182,27 +183,29 @@ stages:
 """
 
 TOLD = [
-    "3: faulty: concurrency is a whole number from 1 on, not 0",
-    "4: faulty: until belongs to a recurrent recipe",
+    "3: faulty: concurrency must be an integer of at least 1, not 0",
+    "4: faulty: until requires a recurrent recipe",
     "5: rails.calls: input should be greater",
     "6: colour: no such param",
-    "8: faulty.stage_1.generat: there is no block and no recipe 'generat' (did you mean 'generate'",
-    "9: concurrency is a whole number from 1 on, not 0",
+    "8: faulty.stage_1.generat: no block or recipe is named 'generat' (did you mean 'generate'",
+    "9: concurrency must be an integer of at least 1, not 0",
     "11: faulty.stage_2.critique: promt: no such param (did you mean 'prompt'?)",
     "12: stages.1.budget.cals: no such param (did you mean 'calls'?)",
     "13: stages.2.type: is missing",
     "15: stages.3.concurrency: input should be a valid integer",
     "16: faulty.stage_4.vote: by: input should be a valid string",
     "16: faulty.stage_4.vote: stop.lead: input should be",
-    "17: faulty.stage_5.filter: needs the prop 'sound', which nothing before it adds",
-    "18: faulty.stage_5.filter: needs the prop 'flavour', which nothing before it adds",
+    "17: faulty.stage_5.filter: needs the prop 'score', which faulty.stage_4.vote drops because it",
+    "17: faulty.stage_5.filter: needs the prop 'sound', which no earlier stage adds",
+    "18: faulty.stage_5.filter: needs the prop 'feedback', which faulty.stage_4.vote drops because",
+    "18: faulty.stage_5.filter: needs the prop 'flavour', which no earlier stage adds",
     "21: retry",
-    "23: faulty.stage_7.inner: m: no such knob; there are: n",
+    "23: faulty.stage_7.inner: m: no such knob; available: n",
 ]
 
 
 def told(error: RecipeError) -> list[tuple[int, str]]:
-    """Give line and text of each fault of `f.yaml`."""
+    """Return line and text of each fault of `f.yaml`."""
     lines = [line.removeprefix("f.yaml:").partition(": ") for line in str(error).splitlines()]
     return [(int(number), text) for number, _, text in lines]
 
@@ -284,12 +287,12 @@ def test_what_cannot_be_read_survives_a_process() -> None:
 def test_a_knob_of_another_type_is_refused() -> None:
     """A knob is given values like its default."""
     for given in ("3", True, [3]):
-        with pytest.raises(RecipeError, match="n: is like 3, which is its default, and not"):
+        with pytest.raises(RecipeError, match="n: must have the type of its default 3, not"):
             plan(recipe_from_yaml(TEXT), {"n": given})
 
 
 def in_folder(folder: Path, **texts: str) -> Library:
-    """Give a library of recipes whose stages are given as lines."""
+    """Return a library of recipes whose stages are given as lines."""
     for name, stages in texts.items():
         (folder / f"{name}.yaml").write_text(f"name: {name}\nstages:\n{stages}", encoding="utf-8")
     return Library([folder], shipped=False)
@@ -316,9 +319,9 @@ def test_a_recipe_is_a_block_at_any_depth(tmp_path: Path) -> None:
 def test_a_recipe_that_comes_to_hold_itself_is_refused(tmp_path: Path) -> None:
     """At any distance, with the way that it takes and the line where it closes."""
     library = in_folder(tmp_path, a="  - type: b\n", b="  - type: c\n", c="  - type: a\n")
-    with pytest.raises(RecipeError, match=r"c.yaml:3: .*comes to hold itself: a -> b -> c -> a"):
+    with pytest.raises(RecipeError, match=r"c.yaml:3: .*contains itself: a -> b -> c -> a"):
         plan(library.find("a"), library=library)
-    with pytest.raises(RecipeError, match="comes to hold itself: a -> a"):
+    with pytest.raises(RecipeError, match="contains itself: a -> a"):
         plan(
             recipe_from_yaml("name: a\nstages: [{type: a}]"),
             library=in_folder(tmp_path, a="  - type: a\n"),
@@ -328,7 +331,9 @@ def test_a_recipe_that_comes_to_hold_itself_is_refused(tmp_path: Path) -> None:
 def test_too_many_stages_are_refused() -> None:
     """10,000 stages are told to be too many before any is looked up."""
     lines = "".join("  - type: dedupe\n" for _ in range(10_000))
-    with pytest.raises(RecipeError, match=f"10,000 stages; a recipe has at most {MAX_STAGES:,}"):
+    with pytest.raises(
+        RecipeError, match=f"10,000 stages; a recipe can have at most {MAX_STAGES:,}"
+    ):
         recipe_from_yaml(f"name: x\nstages:\n{lines}")
 
 
@@ -339,10 +344,10 @@ def test_a_library_tells_what_is_wrong_with_a_name(tmp_path: Path) -> None:
     two.mkdir()
     in_folder(one, a="  - type: dedupe\n")
     in_folder(two, a="  - type: dedupe\n")
-    with pytest.raises(RecipeError, match="several files are recipe 'a'"):
+    with pytest.raises(RecipeError, match="several files define the recipe 'a'"):
         Library([one, two]).find("a")
     (one / "b.yaml").write_text("name: c\nstages: [{type: dedupe}]", encoding="utf-8")
-    with pytest.raises(RecipeError, match=r"b.yaml: the recipe is called 'c'"):
+    with pytest.raises(RecipeError, match=r"b.yaml: the recipe is named 'c'"):
         Library([one]).find("b")
     assert load_recipe(one / "a.yaml").name == "a"
 

@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 
 from mergepoint.core.errors import RecipeError
-from mergepoint.streams.block import block
-from mergepoint.streams.block_type import BlockType
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.params import Params
-from mergepoint.streams.registry import PACKAGE, REGISTRY, Registry
+from mergepoint.streams.registry import PACKAGE, REGISTRY, BlockType, Registry, block
 from mergepoint.streams.thing import Thing
 
 
@@ -36,12 +34,12 @@ async def other(
 
 
 def point(name: str, value: str) -> EntryPoint:
-    """Give an entry point as a package would have it."""
+    """Return an entry point as a package would have it."""
     return EntryPoint(name, value, "mergepoint.blocks")
 
 
 MODULE = '''
-from mergepoint.streams.block import block
+from mergepoint.streams.registry import block
 from mergepoint.streams.params import Params
 
 class Shout(Params):
@@ -59,7 +57,7 @@ number = 3
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Give the name of a module that defines a block."""
+    """Return the name of a module that defines a block."""
     (tmp_path / "loud_blocks.py").write_text(MODULE, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "loud_blocks", raising=False)
@@ -92,7 +90,9 @@ def test_a_decorated_function_is_found_by_its_name() -> None:
 
 def test_an_unknown_name_is_told_with_near_ones() -> None:
     """A name that there is not is an error with near names and all names."""
-    with pytest.raises(RecipeError, match=r"no block 'vot' \(did you mean 'vote'\?\); there are: "):
+    with pytest.raises(
+        RecipeError, match=r"no block is named 'vot' \(did you mean 'vote'\?\); available: "
+    ):
         REGISTRY.find("vot")
 
 
@@ -100,9 +100,9 @@ def test_a_name_is_taken_once() -> None:
     """A second block of a name is refused, also where the first comes along and is not loaded."""
     registry = Registry(package=PACKAGE)
     block("mine", params=Params, registry=registry)(passing)
-    with pytest.raises(RecipeError, match=r"'mine' .* is taken by .*passing"):
+    with pytest.raises(RecipeError, match=r"'mine' .*passing already has that name"):
         block("mine", params=Params, registry=registry)(other)
-    with pytest.raises(RecipeError, match=r"'vote' .* is taken by mergepoint\.streams\.blocks"):
+    with pytest.raises(RecipeError, match=r"'vote' .*mergepoint\.streams\.blocks"):
         block("vote", params=Params, registry=registry)(other)
 
 
@@ -131,10 +131,10 @@ def test_entry_points_of_the_group_are_read() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "problem"),
     [
-        ("shout", "nowhere_to_be_found:shout", "cannot be loaded: ModuleNotFoundError"),
-        ("shout", "loud_blocks:missing", "cannot be loaded: AttributeError"),
-        ("shout", "loud_blocks:number", "which is no block but a int; use @block"),
-        ("loud", "loud_blocks:shout", "which is called 'shout'; give both one name"),
+        ("shout", "nowhere_to_be_found:shout", "can't be loaded: ModuleNotFoundError"),
+        ("shout", "loud_blocks:missing", "can't be loaded: AttributeError"),
+        ("shout", "loud_blocks:number", "which is a int, not a block; use @block"),
+        ("loud", "loud_blocks:shout", "which is named 'shout'; use one name for both"),
     ],
 )
 def test_a_broken_entry_point_is_an_error_when_it_is_used(
@@ -166,7 +166,7 @@ def test_a_list_tells_of_all_that_is_broken(package: str) -> None:
 )
 def test_two_packages_with_one_name_are_told(package: str, points: list[EntryPoint]) -> None:
     """A name that several give is an error that names them all."""
-    with pytest.raises(RecipeError, match=r"is taken by several: .*, .*; keep one"):
+    with pytest.raises(RecipeError, match=r"several packages define a block .*: .*, .*; keep one"):
         Registry(package=PACKAGE, points=points).find(points[0].name)
 
 
@@ -174,14 +174,16 @@ def test_a_decorated_block_and_an_entry_point_of_its_name_are_told(package: str)
     """A name that this process and a package give is an error that names both."""
     registry = Registry(points=[point("shout", f"{package}:shout")])
     block("shout", params=Params, registry=registry)(passing)
-    with pytest.raises(RecipeError, match=r"taken by several: .*passing, loud_blocks:shout"):
+    with pytest.raises(
+        RecipeError, match=r"several packages define a block .*passing, loud_blocks:shout"
+    ):
         registry.find("shout")
 
 
 @pytest.mark.parametrize("name", ["", "Vote", "two words", "a.b", "1st", "a#b", None])
 def test_names_that_a_recipe_cannot_write(name: Any) -> None:
     """The name of a block is part of ids, so it is a plain word."""
-    with pytest.raises(ValueError, match="a name is lower case letters"):
+    with pytest.raises(ValueError, match="use lower-case letters"):
         BlockType(name, passing, params=Params)
 
 

@@ -11,17 +11,16 @@ import pytest
 from langchain_core.messages import BaseMessage
 
 from mergepoint.core.errors import RecipeError
-from mergepoint.record.file_store import FileStore
-from mergepoint.streams.block import block
-from mergepoint.streams.compile_recipe import compile_recipe
+from mergepoint.journal.file import FileStore
 from mergepoint.streams.context import BlockContext
-from mergepoint.streams.library import Library
+from mergepoint.streams.langgraph import compile_recipe
 from mergepoint.streams.params import Params
 from mergepoint.streams.recipe import Recipe, Stage
-from mergepoint.streams.registry import Registry
-from mergepoint.streams.run_recipe import run_recipe
+from mergepoint.streams.recipe_yaml import Library
+from mergepoint.streams.registry import Registry, block
+from mergepoint.streams.run import run_recipe
 from mergepoint.streams.thing import Thing, fold
-from mergepoint.testing.scripted import ScriptedModel
+from mergepoint.testing.scripted_model import ScriptedModel
 
 REGISTRY = Registry(package="mergepoint.streams.blocks")
 
@@ -42,7 +41,7 @@ async def shout(
 
 
 def stage(type: str, **params: Any) -> dict[str, Any]:  # noqa: A002  (the word of recipes)
-    """Give a proposed stage."""
+    """Return a proposed stage."""
     return {"type": type, "params": params}
 
 
@@ -56,7 +55,7 @@ class Proposing:
         self.broken = broken
 
     def __call__(self, messages: tuple[BaseMessage, ...]) -> Any:
-        """Give the answer to a conversation."""
+        """Return the answer to a conversation."""
         text = str(messages[-1].text)
         self.seen.append(text)
         if len(self.seen) == self.broken:
@@ -130,7 +129,7 @@ def test_each_thing_has_a_proposal_of_its_own() -> None:
         ([stage("search", expand=[{"type": "shout", "model": "x"}])], "type and params alone"),
         ([stage("replan")], "'replan' may not be proposed"),
         ([stage("shout")] * 10_000, "10,000 stages; at most 8 are possible"),
-        ([stage("self_consistency", n="lots")], "n: is like"),
+        ([stage("self_consistency", n="lots")], "n: must have the type of"),
         ([{"params": {}}], "stages.0.type"),
     ],
 )
@@ -239,3 +238,48 @@ def test_what_is_allowed_has_to_be_there() -> None:
     wrong = Recipe("tries", (Stage("replan", params={"allowed": ["shot"]}),))
     with pytest.raises(RecipeError, match=r"'shot' \(did you mean 'shout'\?\)"):
         run(Proposing([]), recipe=wrong)
+
+
+def test_a_proposed_model_is_the_one_that_is_asked() -> None:
+    """It answers the calls of its stage and no others, and is on record."""
+    says = Proposing(
+        [
+            {**stage("apply", prompt="A {{ content }}"), "model": "offline"},
+            stage("apply", prompt="B {{ content }}"),
+        ]
+    )
+    (thing,) = run(says).things
+    assert [entry.model for entry in thing.history[2:]] == [
+        "mergepoint:offline",
+        "scripted:scripted",
+    ]
+    assert thing.props["proposal"][0]["model"] == "offline"
+    assert not any(prompt.startswith("A ") for prompt in says.seen)
+
+
+@pytest.mark.parametrize(
+    ("params", "stages", "problem"),
+    [
+        ({"models": ["a:b"]}, {"model": "c:d"}, "the model 'c:d' may not be proposed; may be: a:b"),
+        ({"models": []}, {"model": "c:d"}, "may not be proposed; may be: none"),
+        ({}, {"model": "nobody:x"}, "nobody"),
+        ({}, {"budget": {"calls": 1}}, "Extra inputs are not permitted"),
+    ],
+)
+def test_a_model_that_cannot_be_asked_goes_back(
+    params: dict[str, Any], stages: dict[str, Any], problem: str
+) -> None:
+    """The model that proposes hears why, and nothing that it says is passed over."""
+    says = Proposing([{**stage("apply", prompt="A {{ content }}"), **stages}], [stage("shout")])
+    recipe = Recipe("tries", (Stage("replan", params=params),))
+    (thing,) = run(says, recipe=recipe).things
+    assert thing.content == "a!"
+    assert problem in says.asked[1]
+
+
+def test_a_function_may_not_be_proposed() -> None:
+    """A critique is proposed without a scorer, since that names code."""
+    says = Proposing([stage("critique", scorer="os:system")], [stage("shout")])
+    (thing,) = run(says).things
+    assert thing.content == "a!"
+    assert "scorer names files or code, and may not be proposed" in says.asked[1]

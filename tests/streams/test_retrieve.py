@@ -17,11 +17,11 @@ from pydantic import Field
 from tests.streams.blocks import each
 from tests.streams.laws import UNHURRIED
 
-from mergepoint.streams.block_error import BlockError
-from mergepoint.streams.bm25 import BM25, words
-from mergepoint.streams.notes import NotesInMemory
+from mergepoint.core.errors import BlockError
+from mergepoint.streams.context import NotesInMemory
 from mergepoint.streams.recipe import Recipe, Stage
-from mergepoint.streams.run_recipe import run_recipe
+from mergepoint.streams.retrieval import BM25, documents_in, words
+from mergepoint.streams.run import run_recipe
 from mergepoint.streams.thing import Thing
 from mergepoint.testing.blocks import run_block
 
@@ -29,7 +29,7 @@ TEXTS = ["the cat sat on the mat", "a dog barked", "the cat and the dog", "nothi
 
 
 def sources(query: str, **params: Any) -> list[dict[str, Any]]:
-    """Give what is found for a query."""
+    """Return what is found for a query."""
     (thing,) = run_block("retrieve", [query], params or {"documents": TEXTS})
     found: list[dict[str, Any]] = thing.props["sources"]
     return found
@@ -103,7 +103,7 @@ def test_query_and_target_can_be_named() -> None:
     params = {"documents": TEXTS, "query": "question", "into": "evidence", "k": 1}
     (thing,) = run_block("retrieve", [item], params)
     assert thing.props["evidence"][0]["text"] == TEXTS[2]
-    with pytest.raises(BlockError, match="item 0: content is no text to look for"):
+    with pytest.raises(BlockError, match="item 0: content must be a string to search for"):
         run_block("retrieve", [[1]], {"documents": TEXTS})
 
 
@@ -115,7 +115,7 @@ def test_failed_things_are_not_looked_up() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Give a folder of texts, two of them of other kinds."""
+    """Return a folder of texts, two of them of other kinds."""
     (tmp_path / "below").mkdir()
     (tmp_path / "below" / "cats.md").write_text(
         "# Cats\n\nCats purr.\n\n \nCats sleep.\n", encoding="utf-8"
@@ -141,7 +141,7 @@ def test_paragraphs_are_searched(folder: Path) -> None:
 
 def test_folders_that_cannot_be_searched(folder: Path) -> None:
     """A missing folder, one without texts, and a file of another encoding are told."""
-    with pytest.raises(BlockError, match=r"^stage \(retrieve\): there is no folder '.*nowhere'"):
+    with pytest.raises(BlockError, match=r"^stage \(retrieve\): the folder '.*nowhere'"):
         sources("x", folder=str(folder / "nowhere"))
     with pytest.raises(BlockError, match=r"no file in '.*' ends with \.rst"):
         sources("x", folder=str(folder), suffixes=[".rst"])
@@ -201,9 +201,9 @@ def test_a_thing_that_comes_back_is_looked_up_anew() -> None:
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("nowhere_at_all:x", "cannot be loaded: ModuleNotFoundError"),
-        (f"{__name__}:MISSING", "cannot be loaded: AttributeError"),
-        (f"{__name__}:TEXTS", "is a list and no LangChain retriever"),
+        ("nowhere_at_all:x", "can't be loaded: ModuleNotFoundError"),
+        (f"{__name__}:MISSING", "can't be loaded: AttributeError"),
+        (f"{__name__}:TEXTS", "is a list, not a LangChain retriever"),
     ],
 )
 def test_retrievers_that_are_none(name: str, problem: str) -> None:
@@ -228,3 +228,16 @@ async def _then(between: Callable[[], None]) -> AsyncIterator[Thing]:
     yield Thing("cat", {"x": 1})
     between()
     yield Thing("a cat", {"x": 1})
+
+
+def test_a_link_out_of_a_folder_of_documents_is_refused(tmp_path: Path) -> None:
+    """A folder gives no text of another one; a link within it is one of its documents."""
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "a.md").write_text("a cat", encoding="utf-8")
+    (folder / "b.md").symlink_to("a.md")
+    assert {one.id for one in documents_in(folder, [".md"])} == {"a.md", "b.md"}
+    (tmp_path / "secret.md").write_text("a secret cat", encoding="utf-8")
+    (folder / "c.md").symlink_to(tmp_path / "secret.md")
+    with pytest.raises(BlockError, match=r"c\.md' is a link to .*secret\.md', out of the folder"):
+        list(documents_in(folder, [".md"]))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+import gc
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
@@ -12,18 +14,17 @@ from typing import Any
 import pytest
 
 from mergepoint.core.errors import RecipeError, ReplayMiss, StepError, TreeError
-from mergepoint.record.file_store import FileStore
-from mergepoint.record.lines import JournalError
-from mergepoint.streams.block import block
+from mergepoint.journal.file import FileStore
+from mergepoint.journal.lines import JournalError
 from mergepoint.streams.context import BlockContext
-from mergepoint.streams.motion import places
 from mergepoint.streams.params import Params
-from mergepoint.streams.plan import plan
+from mergepoint.streams.planning import plan
 from mergepoint.streams.recipe import Recipe, Stage
-from mergepoint.streams.registry import PACKAGE, Registry
-from mergepoint.streams.run_recipe import run_recipe, stream_recipe
+from mergepoint.streams.registry import PACKAGE, Registry, block
+from mergepoint.streams.run import run_recipe, stream_recipe
 from mergepoint.streams.thing import Thing, fold
-from mergepoint.testing.scripted import ScriptedModel
+from mergepoint.streams.watchdog import places
+from mergepoint.testing.scripted_model import ScriptedModel
 
 REGISTRY = Registry(package="mergepoint.streams.blocks")
 
@@ -41,6 +42,15 @@ async def count(
         yield thing.plus(score=thing.props.get("score", 0) + 1)
 
 
+@block("turn", params=Nothing, adds=["turns"], registry=REGISTRY)
+async def turn(
+    items: AsyncIterator[Thing], params: Nothing, ctx: BlockContext
+) -> AsyncIterator[Thing]:
+    """Add one to the turns, which are about no content."""
+    async for thing in items:
+        yield thing.plus(turns=thing.props.get("turns", 0) + 1)
+
+
 @block("still", params=Nothing, registry=REGISTRY)
 async def still(
     items: AsyncIterator[Thing], params: Nothing, ctx: BlockContext
@@ -51,7 +61,7 @@ async def still(
 
 
 def samples(n: int, *, concurrency: int = 1) -> Recipe:
-    """Give self-consistency: n samples of each item, and a vote in each group."""
+    """Return self-consistency: n samples of each item, and a vote in each group."""
     asks = Stage(
         "generate", params={"n": n, "prompt": "Say {{ content }}."}, concurrency=concurrency
     )
@@ -59,7 +69,7 @@ def samples(n: int, *, concurrency: int = 1) -> Recipe:
 
 
 def echo() -> ScriptedModel:
-    """Give a model that repeats what it is asked."""
+    """Return a model that repeats what it is asked."""
     return ScriptedModel(default=lambda messages: f"to {messages[-1].text}")
 
 
@@ -193,11 +203,12 @@ def test_rails_are_on_by_default() -> None:
 
 
 def nested(**rails: Any) -> Recipe:
-    """Give a recipe with 1,200 calls in a recipe inside of it."""
+    """Return a recipe with 1,200 calls in a recipe inside of it."""
     inner = Recipe("inner", samples(1_200, concurrency=16).stages, rails=rails)
     return Recipe("outer", (Stage(inner),))
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("rails", "budget", "calls"),
     [
@@ -283,9 +294,9 @@ def test_one_of_many_is_finished_before_the_next_begins() -> None:
     model = echo()
     loop = Recipe(
         "loop",
-        (Stage("apply", params={"prompt": "More {{ content }}"}), Stage("count")),
+        (Stage("apply", params={"prompt": "More {{ content }}"}), Stage("turn")),
         recurrent=True,
-        until={"score": 2},
+        until={"turns": 2},
     )
     done = run(loop, ["a", "b", "c"], model=model, wanted=1)
     assert (done.things[0].content, len(model.calls)) == ("to More to More a", 2)
@@ -321,9 +332,78 @@ def test_what_cannot_run_is_told(tmp_path: Path) -> None:
         run(samples(1))
     with pytest.raises(StepError, match="exclude each other"):
         run(samples(1), resume="a", reuse="b")
-    with pytest.raises(StepError, match="a run that is resumed is on record"):
+    with pytest.raises(JournalError, match=r"journal\.jsonl"):
         run(samples(1), resume="a")
-    with pytest.raises(RecipeError, match="has no model to ask"):
+    with pytest.raises(RecipeError, match="has no model"):
         run(samples(1), ["a"])
     with pytest.raises(JournalError, match="there is no run 'r1'"):
         run(samples(1), model=echo(), runs=tmp_path, resume="r1")
+
+
+async def _break(stream: AsyncGenerator[Thing, None]) -> None:
+    async for _ in stream:
+        break
+
+
+async def _ask_once(stream: AsyncGenerator[Thing, None]) -> None:
+    await anext(stream)
+
+
+async def _fail(stream: AsyncGenerator[Thing, None]) -> None:
+    async for _ in stream:
+        raise ZeroDivisionError
+
+
+async def _cancelled(stream: AsyncGenerator[Thing, None]) -> None:
+    came = asyncio.Event()
+
+    async def read() -> None:
+        async for _ in stream:
+            came.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(read())
+    await came.wait()
+    task.cancel()
+    await asyncio.wait([task])
+
+
+@pytest.mark.first_case
+@pytest.mark.parametrize("leave", [_break, _ask_once, _fail, _cancelled])
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_leaving_a_stream_early_is_silent_and_clean(
+    leave: Callable[[AsyncGenerator[Thing, None]], Awaitable[None]],
+    tmp_path: Path,
+    *,
+    goes_on: bool,
+) -> None:
+    """Nothing is told, nothing is left running, and the run can be resumed at once."""
+    told: list[Any] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: told.append(context))
+        stream = stream_recipe(
+            samples(6, concurrency=3), ["a", "b"], model=echo(), runs=tmp_path, run_id="left"
+        )
+        with contextlib.suppress(ZeroDivisionError):
+            await leave(stream)
+        if goes_on:
+            del stream
+            while len(asyncio.all_tasks()) > 1:
+                gc.collect()
+                await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+    gc.collect()
+    assert told == []
+    done = run_recipe(samples(6, concurrency=3), model=echo(), runs=tmp_path, resume="left")
+    assert len(done.things) == 2
+
+
+def test_resuming_a_run_that_is_over_writes_nothing(tmp_path: Path) -> None:
+    """The end is on record once, however often a finished run is resumed."""
+    run(samples(3), ["item"], model=echo(), runs=tmp_path, run_id="r1")
+    before = FileStore(tmp_path).read("r1")[1]
+    run(samples(3), model=echo(), runs=tmp_path, resume="r1")
+    assert FileStore(tmp_path).read("r1")[1] == before

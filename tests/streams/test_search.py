@@ -15,21 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mergepoint.core.errors import RecipeError
-from mergepoint.streams.drawn import stage_lines, to_mermaid
+from mergepoint.streams.describe import stage_lines, to_mermaid
 from mergepoint.streams.params import params_of
-from mergepoint.streams.plan import plan
+from mergepoint.streams.planning import plan
 from mergepoint.streams.recipe import Recipe, Stage
-from mergepoint.streams.recipe_schema import recipe_schema
-from mergepoint.streams.recipe_yaml import recipe_from_yaml
-from mergepoint.streams.run_recipe import run_recipe
-from mergepoint.streams.search.beam import Beam
-from mergepoint.streams.search.best_first import BestFirst
-from mergepoint.streams.search.islands import Islands
-from mergepoint.streams.search.search import Found, Move, Search
-from mergepoint.streams.search.thompson import Thompson
-from mergepoint.streams.search.uct import Uct
+from mergepoint.streams.recipe_yaml import recipe_from_yaml, recipe_schema
+from mergepoint.streams.run import run_recipe
+from mergepoint.streams.search import Found, Move, Search
+from mergepoint.streams.search_strategies import Beam, BestFirst, Islands, Thompson, Uct
 from mergepoint.streams.thing import fold
-from mergepoint.testing.stochastic import StochasticModel
+from mergepoint.testing.stochastic_model import StochasticModel
 
 WAYS = {
     "beam": Beam,
@@ -67,18 +62,18 @@ def never(rng: random.Random, prompt: str) -> str:
 
 
 def model() -> Fixed:
-    """Give such a model."""
+    """Return such a model."""
     return Fixed(chance=drawn)
 
 
 def searching(strategy: str, *, width: int = 1, **params: Any) -> Recipe:
-    """Give a recipe that searches."""
+    """Return a recipe that searches."""
     told = {"strategy": strategy, "next": NEXT, "moves": 6, **params}
     return Recipe("r", (Stage("search", params=told, concurrency=width),))
 
 
 def begun(strategy: str, **params: Any) -> Search:
-    """Give a search from the root 0."""
+    """Return a search from the root 0."""
     told = {"strategy": strategy, "next": NEXT, **params}
     way: Any = WAYS[strategy]
     plan_of: Any = params_of(way, told, where="s")
@@ -228,7 +223,7 @@ def test_a_search_ends_when_it_has_what_is_wanted() -> None:
     short = run_recipe(searching("uct", moves=2), ["a"], model=model(), runs=None)
     assert (short.things[0].props["stopped"], short.usage.calls) == ("moves", 8)
     poor = run_recipe(searching("uct"), ["a"], model=model(), runs=None, budget={"calls": 6})
-    assert (len(poor.things), poor.usage.calls, poor.workflow.props["stopped"]) == (1, 6, "calls")
+    assert (len(poor.things), poor.usage.calls, poor.stopped) == (1, 6, "calls")
     nothing = run_recipe(searching("uct"), ["a"], model=model(), runs=None, budget={"calls": 0})
     assert nothing.things[0].props["status"] == "stuck"
     several = run_recipe(searching("beam", keep=3), ["a"], model=model(), runs=None)
@@ -246,7 +241,9 @@ stages:
       next:
         - type: critque
 """
-    with pytest.raises(RecipeError, match=r":8: r\.stage_1\.search\.next\.stage_1\.critque: there"):
+    with pytest.raises(
+        RecipeError, match=r":8: r\.stage_1\.search\.next\.stage_1\.critque: no block"
+    ):
         plan(recipe_from_yaml(text))
     with pytest.raises(RecipeError, match="needs the prop 'feedback'"):
         plan(searching("beam", next=[{"type": "apply"}]))
@@ -268,7 +265,7 @@ class OneByOne:
         self.ids: list[str] = []
 
     def ask(self) -> Move:
-        """Give the root."""
+        """Return the root."""
         self.moves += 1
         return Move(self.moves, (self.root,), "first")
 
@@ -277,7 +274,7 @@ class OneByOne:
         self.ids += [one.id for one in found]
 
     def best(self) -> Sequence[str]:
-        """Give the last."""
+        """Return the last."""
         return self.ids[::-1]
 
 

@@ -9,18 +9,18 @@ import pytest
 
 from mergepoint import CallTimeout, Policy, Retry
 from mergepoint.core.errors import RecipeError
-from mergepoint.streams.plan import plan
+from mergepoint.streams.planning import plan
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_yaml import recipe_from_yaml, recipe_to_yaml
-from mergepoint.streams.run_recipe import arun_recipe, run_recipe
-from mergepoint.testing.clock import FakeClock
-from mergepoint.testing.scripted import Answer, ScriptedModel
+from mergepoint.streams.run import arun_recipe, run_recipe
+from mergepoint.testing.scripted_model import Answer, ScriptedModel
+from mergepoint.testing.simulation import FakeClock
 
 SAY = {"prompt": "Say {{ content }}"}
 
 
 def recipe(policy: Any = None) -> Recipe:
-    """Give a recipe of one stage that asks."""
+    """Return a recipe of one stage that asks."""
     return Recipe("one", (Stage("generate", params=SAY, policy=policy),))
 
 
@@ -66,7 +66,7 @@ def test_a_recipe_hands_its_policy_to_its_stages() -> None:
         ({"retry": 0}, "retry is a Retry or a number of attempts from 1 on, not 0"),
         ({"retri": 2}, r"policy has no 'retri' \(did you mean 'retry'\?\)"),
         ({"timeout": -1}, "timeout is a number of seconds above 0, not -1"),
-        ({"budget": {"calls": 2}}, "a stage's budget is a field of its own"),
+        ({"budget": {"calls": 2}}, "a stage has its own field for the budget"),
         (3, "policy is a Policy or a mapping of its fields, not 3"),
     ],
 )

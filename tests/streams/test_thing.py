@@ -12,20 +12,27 @@ from typing import Any
 import pytest
 
 from mergepoint.core.errors import MissingKey
-from mergepoint.streams.candidate import Candidate, ScoredCandidate
-from mergepoint.streams.entry import Entry
-from mergepoint.streams.sealed import MAX_DEPTH, sealed
+from mergepoint.core.frozen_json import MAX_DEPTH, freeze
 from mergepoint.streams.stage import entered
-from mergepoint.streams.thing import Thing, child, fold, joined, stamp
+from mergepoint.streams.thing import (
+    Candidate,
+    Entry,
+    ScoredCandidate,
+    Thing,
+    child,
+    fold,
+    joined,
+    stamp,
+)
 
 
 def thing(content: Any = "text", **props: Any) -> Thing:
-    """Give a Thing that is in a stream."""
+    """Return a Thing that is in a stream."""
     return next(entered([Thing(content, props)]))
 
 
 def left(after: Thing, block: str, **facts: Any) -> Thing:
-    """Give a Thing as it leaves a stage."""
+    """Return a Thing as it leaves a stage."""
     return stamp(after.base, after, block=block, stage_id=f"stage.{block}", **facts)
 
 
@@ -125,13 +132,13 @@ def test_a_child_of_what_has_not_left_has_the_item_as_parent() -> None:
 @pytest.mark.parametrize("number", [-1, True, 1.0, "1"])
 def test_the_number_of_a_child_is_a_whole_number(number: Any) -> None:
     """What cannot be part of an id is refused."""
-    with pytest.raises(ValueError, match="whole number from 0 on"):
+    with pytest.raises(ValueError, match="integer of at least 0"):
         child(thing(), number)
 
 
 def test_a_fresh_thing_has_no_children() -> None:
     """Without an id there is none to put a child below."""
-    with pytest.raises(ValueError, match="in no stream has no id"):
+    with pytest.raises(ValueError, match="outside a stream has no id"):
         child(Thing("x"), 0)
 
 
@@ -169,7 +176,7 @@ def test_a_join_of_unfinished_members_names_the_items() -> None:
 
 def test_a_join_of_nothing_is_refused() -> None:
     """Nothing can be made of no Things."""
-    with pytest.raises(ValueError, match="s#0 would be made of nothing"):
+    with pytest.raises(ValueError, match="s#0 must be made of at least one Thing"):
         joined([], "s#0")
 
 
@@ -215,7 +222,7 @@ def test_a_thing_is_frozen() -> None:
         lambda: written.history[0].added.pop("tags"),
     ]
     for change in changes:
-        with pytest.raises(TypeError, match="sealed"):
+        with pytest.raises(TypeError, match="frozen"):
             change()
 
 
@@ -235,9 +242,9 @@ def test_a_constructor_takes_a_history_that_tells_the_same() -> None:
     one = left(thing(a=1).plus(b=2), "w")
     assert Thing(one.content, one.props, one.history) == one
     for content, props in (("other", one.props), (one.content, {"a": 1}), (one.content, {})):
-        with pytest.raises(ValueError, match="not what the history of 0 tells"):
+        with pytest.raises(ValueError, match="differ from the history of 0"):
             Thing(content, props, one.history)
-    with pytest.raises(ValueError, match="not what the history of 0 tells"):
+    with pytest.raises(ValueError, match="differ from the history of 0"):
         replace(one, props={})
 
 
@@ -255,7 +262,7 @@ class Code(enum.IntEnum):
 
 def test_texts_and_numbers_of_other_classes_become_plain() -> None:
     """A member of an enumeration is kept as its value, and a tuple as a list."""
-    kept = sealed({"colour": Colour.RED, "code": Code.ONE, "pair": (1, 2)})
+    kept = freeze({"colour": Colour.RED, "code": Code.ONE, "pair": (1, 2)})
     assert kept == {"colour": "red", "code": 1, "pair": [1, 2]}
     assert type(kept["colour"]) is str
     assert type(kept["code"]) is int
@@ -264,11 +271,11 @@ def test_texts_and_numbers_of_other_classes_become_plain() -> None:
 @pytest.mark.parametrize(
     ("value", "error", "problem"),
     [
-        ({"a": [1, {2}]}, TypeError, r"set is no JSON data at \['a'\]\[1\]"),
-        (object(), TypeError, "object is no JSON data"),
-        ({1: "x"}, TypeError, "the key 1 is no text"),
-        ([math.nan], ValueError, r"nan is no number in JSON at \[0\]"),
-        (math.inf, ValueError, "inf is no number in JSON"),
+        ({"a": [1, {2}]}, TypeError, r"set isn't JSON data at \['a'\]\[1\]"),
+        (object(), TypeError, "object isn't JSON data"),
+        ({1: "x"}, TypeError, "the key 1 isn't text"),
+        ([math.nan], ValueError, r"nan isn't a JSON number at \[0\]"),
+        (math.inf, ValueError, "inf isn't a JSON number"),
     ],
 )
 def test_what_json_does_not_hold_is_refused(
@@ -292,13 +299,13 @@ def test_deep_data_is_refused() -> None:
 @pytest.mark.parametrize("name", ["", "  ", "content", "id", "history"])
 def test_names_that_no_prop_can_have(name: str) -> None:
     """Blank names, and those of a Thing's own fields, are refused."""
-    with pytest.raises(ValueError, match="name of a prop"):
+    with pytest.raises(ValueError, match=r"name .* prop"):
         thing().plus({name: 1})
 
 
 def test_a_changed_thing_is_not_written() -> None:
     """What has not left its stage has no JSON form, since its history is not whole."""
-    with pytest.raises(ValueError, match="0 has not left its stage"):
+    with pytest.raises(ValueError, match="0 has unrecorded changes"):
         thing().plus(a=1).to_plain()
 
 
@@ -311,11 +318,11 @@ def test_a_fresh_thing_is_written() -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"content": "forged"}, "not what the history of 0 tells"),
-        ({"props": {}}, "not what the history of 0 tells"),
-        ({"id": "7"}, "'7' is not the id"),
+        ({"content": "forged"}, "differ from the history of 0"),
+        ({"props": {}}, "differ from the history of 0"),
+        ({"id": "7"}, "the id '7' differs"),
         ({"history": [{"id": "0"}]}, "block is missing; stage_id is missing"),
-        ({"history": [3]}, "an entry is a mapping"),
+        ({"history": [3]}, "an entry must be a mapping"),
     ],
 )
 def test_json_that_is_no_thing_is_refused(change: dict[str, Any], problem: str) -> None:
@@ -328,14 +335,16 @@ def test_json_that_is_no_thing_is_refused(change: dict[str, Any], problem: str) 
 @pytest.mark.parametrize("data", [None, [], {}, {"content": 1}])
 def test_other_json_is_refused(data: Any) -> None:
     """Something else than a Thing is said to be none."""
-    with pytest.raises(ValueError, match="a Thing is a mapping with"):
+    with pytest.raises(ValueError, match="a Thing must be a mapping with"):
         Thing.from_plain(data)
 
 
 def test_entries_with_other_fields_are_refused() -> None:
     """An unknown field, and parents that are no texts, are named together."""
     plain = thing().history[0].to_plain() | {"paernts": [], "calls": [1]}
-    with pytest.raises(ValueError, match="'paernts' is no field; calls is a list of texts"):
+    with pytest.raises(
+        ValueError, match="'paernts' isn't a field; calls must be a list of strings"
+    ):
         Entry.from_plain(plain)
 
 

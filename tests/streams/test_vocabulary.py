@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from mergepoint.streams.vocabulary import misspelt, slips, vocabulary
+from mergepoint.streams.provenance import misspelt, slips, vocabulary
 
 
 def test_the_vocabulary_has_a_meaning_for_each_word() -> None:

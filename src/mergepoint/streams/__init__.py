@@ -1,1 +1,74 @@
 """Streams of Things: lazy async streams through blocks that are composed by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mergepoint.core.lazy import lazy_names
+from mergepoint.streams.recipe_runner import RecipeRunner, register_recipe_runner
+
+if TYPE_CHECKING:
+    from mergepoint.streams.conditions import failed as failed
+    from mergepoint.streams.context import BlockContext as BlockContext
+    from mergepoint.streams.describe import to_mermaid as to_mermaid
+    from mergepoint.streams.params import Params as Params
+    from mergepoint.streams.planning import plan as plan
+    from mergepoint.streams.prompting import PromptParams as PromptParams
+    from mergepoint.streams.prompting import asked as asked
+    from mergepoint.streams.prompting import failing as failing
+    from mergepoint.streams.prompting import places as places
+    from mergepoint.streams.protocols import ModelAnswer as ModelAnswer
+    from mergepoint.streams.provenance import lineage as lineage
+    from mergepoint.streams.recipe import Recipe as Recipe
+    from mergepoint.streams.recipe import Stage as Stage
+    from mergepoint.streams.recipe_yaml import load_recipe as load_recipe
+    from mergepoint.streams.registry import block as block
+    from mergepoint.streams.run import run_recipe as run_recipe
+    from mergepoint.streams.thing import Thing as Thing
+
+__all__ = [
+    "BlockContext",
+    "ModelAnswer",
+    "Params",
+    "PromptParams",
+    "Recipe",
+    "Stage",
+    "Thing",
+    "asked",
+    "block",
+    "failed",
+    "failing",
+    "lineage",
+    "load_recipe",
+    "places",
+    "plan",
+    "run_recipe",
+    "to_mermaid",
+]
+
+_HOMES = {
+    "mergepoint.streams.conditions": "failed",
+    "mergepoint.streams.context": "BlockContext",
+    "mergepoint.streams.describe": "to_mermaid",
+    "mergepoint.streams.params": "Params",
+    "mergepoint.streams.planning": "plan",
+    "mergepoint.streams.prompting": "PromptParams asked failing places",
+    "mergepoint.streams.protocols": "ModelAnswer",
+    "mergepoint.streams.provenance": "lineage",
+    "mergepoint.streams.recipe": "Recipe Stage",
+    "mergepoint.streams.recipe_yaml": "load_recipe",
+    "mergepoint.streams.registry": "block",
+    "mergepoint.streams.run": "run_recipe",
+    "mergepoint.streams.thing": "Thing",
+}
+if not TYPE_CHECKING:  # to a type checker a module with `__getattr__` has any name
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES)
+
+
+def _runner() -> RecipeRunner:
+    from mergepoint.streams import as_node  # it imports the engine, which most recipes do without
+
+    return as_node
+
+
+register_recipe_runner(_runner)

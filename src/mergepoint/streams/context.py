@@ -1,4 +1,4 @@
-"""BlockContext: what a block is given beside its items and params."""
+"""The context of a stage: everything that a block can use while it runs."""
 
 from __future__ import annotations
 
@@ -6,54 +6,456 @@ import contextlib
 import copy
 import itertools
 import random
+import re
+import weakref
+from collections import Counter
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
+    AsyncIterator,
     Awaitable,
     Callable,
+    Iterable,
     Iterator,
     Mapping,
     Sequence,
 )
+from contextlib import aclosing
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar, overload
+from typing import Any, Final, Protocol, Self, TypeVar, overload
+from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel
 
-from mergepoint.core.errors import RailError, RecipeError
-from mergepoint.record.record import now
-from mergepoint.streams.alone import Alone
-from mergepoint.streams.arrivals import close
-from mergepoint.streams.ask import Answer, Ask, Asker
-from mergepoint.streams.calls import Calls
-from mergepoint.streams.counting import Counting
-from mergepoint.streams.flow.mapped import mapped
-from mergepoint.streams.flow.stream import Stream
+from mergepoint.aio.map import mapped
+from mergepoint.aio.stream import Stream, from_iterable
+from mergepoint.core.errors import BlockError, RailError, RecipeError
+from mergepoint.core.frozen_json import freeze
+from mergepoint.journal.recipe_records import Lineage, StageCount
+from mergepoint.journal.records import now
+from mergepoint.journal.writer import call_and_flush
+from mergepoint.streams.conditions import failed
 from mergepoint.streams.groups import group_of, regrouped
-from mergepoint.streams.inside import Inside
-from mergepoint.streams.notes import MISSING, Notes, NotesInMemory
-from mergepoint.streams.proposal import Proposals
-from mergepoint.streams.taken import Taken
-from mergepoint.streams.talk import Talk, Talked, Talker
-from mergepoint.streams.thing import Thing, child, joined
-from mergepoint.tree.node import Node
-from mergepoint.tree.step import Content
+from mergepoint.streams.protocols import (
+    Asker,
+    Check,
+    ModelAnswer,
+    ModelRequest,
+    Talked,
+    Talker,
+    TreeRequest,
+    Unfitting,
+)
+from mergepoint.streams.provenance import Vocabulary, vocabulary
+from mergepoint.streams.thing import Thing, child, joined, stamp
+from mergepoint.tree.leaves import Content
+from mergepoint.tree.nodes import Node
+
+
+@dataclass(slots=True)
+class _Asked:
+    """The calls made for one base Thing and its descendants."""
+
+    base: weakref.ref[Thing]
+    numbers: dict[tuple[str, int], int] = field(default_factory=dict)
+    attempts: dict[tuple[str, int], int] = field(default_factory=dict)
+    answers: dict[str, dict[tuple[int, int], ModelAnswer]] = field(default_factory=dict)
+
+
+class AnswerIndex:
+    """Index of one stage's answers by Thing; an entry goes away together with its Thing."""
+
+    def __init__(self) -> None:
+        self._asked: dict[int, _Asked] = {}
+
+    def __len__(self) -> int:
+        return len(self._asked)
+
+    def next_number(self, thing: Thing, sample: int, stage_id: str) -> int:
+        """Return the number of the next call, counting those in the Thing's history."""
+        asked, place = self._of(thing), (thing.id, sample)
+        number = asked.numbers.get(place)
+        if number is None:
+            # A resumed or second round must not reuse call numbers that the history already holds:
+            # the number is part of a call's path in the journal.
+            number = sum(len(entry.calls) for entry in thing.history if entry.stage_id == stage_id)
+        asked.numbers[place] = number + 1
+        asked.attempts.pop(place, None)
+        return number
+
+    def refused(self, thing: Thing, sample: int, attempts: int) -> None:
+        """Record how many attempts the latest call took when its answer was refused."""
+        self._of(thing).attempts[thing.id, sample] = attempts
+
+    def place(
+        self, thing: Thing, sample: int, stage_id: str, *, again: bool = False
+    ) -> tuple[int, int]:
+        """Return the number of a call and how many attempts it has had.
+
+        With `again`, return the latest call if its answer was refused; otherwise the next call.
+        """
+        asked, place = self._of(thing), (thing.id, sample)
+        if again and place in asked.attempts:
+            return asked.numbers[place] - 1, asked.attempts[place]
+        return self.next_number(thing, sample, stage_id), 0
+
+    def add(self, thing: Thing, number: int, sample: int, answer: ModelAnswer) -> None:
+        """Record an answer for a Thing."""
+        self._of(thing).answers.setdefault(thing.id, {})[number, sample] = answer
+
+    def of(self, thing: Thing) -> list[ModelAnswer]:
+        """Return the answers for a Thing that leaves, and for the Thing that it was made from.
+
+        They are sorted by number and sample, regardless of the order in which they arrived.
+        """
+        base = thing.base or thing
+        asked = self._asked.get(id(base))
+        if asked is None:
+            return []
+        found: list[ModelAnswer] = []
+        for name in (base.id, thing.id) if thing.id != base.id else (base.id,):
+            answers = asked.answers.get(name, {})
+            found += [answers[place] for place in sorted(answers)]
+        return found
+
+    def _of(self, thing: Thing) -> _Asked:
+        base = thing.base or thing
+        # Keyed by identity, not by id or value: a Thing that comes back in a later round has the
+        # same id, and its calls are counted anew from its history.
+        key = id(base)
+        asked = self._asked.get(key)
+        if asked is None:
+            forget = self._asked.pop
+            # The weakref callback removes the entry; weakref.finalize costs twice as much.
+            gone = weakref.ref(base, lambda _: forget(key, None))
+            asked = self._asked[key] = _Asked(gone)
+        return asked
+
+
+R = TypeVar("R")
+
+
+class Counting(Protocol):
+    """Counts the calls in progress, and refuses calls for which no time is left."""
+
+    async def counted(self, call: Awaitable[R], /) -> R:
+        """Await a call. Raise RailError before it starts if its time is over."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """An item that passes through nested stages in isolation, with ids of its own.
+
+    Ids take the form `best.stage_2.vote@3#0`, `#1`, and so on. They don't depend on how many items
+    are in progress concurrently.
+    """
+
+    id: str
+    _made: dict[str, Iterator[int]] = field(default_factory=dict)
+
+    def numbers(self, stage_id: str) -> Iterator[int]:
+        """Return the counter of a stage, which continues across rounds."""
+        return self._made.setdefault(stage_id, itertools.count())
+
+
+MOST: Final = 1024
+
+
+class Taken:
+    """Index of pulled items that keeps an item only while something made from it is alive.
+
+    The latest items are also known by id and the hash of their last entry, because a worker in
+    another process returns copies.
+    """
+
+    def __init__(self) -> None:
+        self._alive: WeakKeyDictionary[Thing, float] = WeakKeyDictionary()
+        self._latest: dict[tuple[str, int], tuple[int, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._alive)
+
+    def add(self, thing: Thing, time: float) -> None:
+        """Record an item and when it was pulled."""
+        self._alive[thing] = time
+        self._latest[thing.id, len(thing.history)] = (hash(thing.history[-1]), time)
+        # Bounded: an endless stream must not fill the memory.
+        if len(self._latest) > MOST:
+            del self._latest[next(iter(self._latest))]
+
+    def when(self, thing: Thing) -> float | None:
+        """Return when an item was pulled, or None if the Thing isn't an item of this stage."""
+        if (time := self._alive.get(thing)) is not None or not thing.history:
+            return time
+        last, time = self._latest.get((thing.id, len(thing.history)), (None, None))
+        return time if last == hash(thing.history[-1]) else None
+
+
+Through = Callable[[AsyncIterator[Thing], Alone | None], AsyncGenerator[Thing, None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NestedStages:
+    """The nested stages that one block runs itself, by name."""
+
+    stage_id: str
+    block: str
+    ways: Mapping[str, Through]
+    clock: Callable[[], float]
+    words: Vocabulary
+
+    async def through(
+        self,
+        name: str,
+        things: Sequence[Thing],
+        alone: Alone | None,
+        add: Callable[[Thing, float], Any],
+    ) -> AsyncGenerator[Thing, None]:
+        """Yield the results of the named stages for Things that the block made.
+
+        `add` receives each Thing that leaves, and when: the block may continue with it.
+        """
+        entering = [self._entered(thing) for thing in things]
+        async with aclosing(self.ways[name](from_iterable(entering), alone)) as made:
+            async for thing in made:
+                add(thing, self.clock())
+                yield thing
+
+    def _entered(self, thing: Thing) -> Thing:
+        before = thing if thing.made is None else thing.base
+        moment = self.clock()
+        # A nested stage sees only recorded Things, so what the block made so far gets its history
+        # entry before it enters.
+        return stamp(
+            before,
+            thing,
+            block=self.block,
+            stage_id=self.stage_id,
+            started=moment,
+            ended=moment,
+            about_content=self.words.about_content,
+        )
+
+
+def origin_among(names: Mapping[str, Any], thing: Thing) -> str:
+    """Return the id of the input Thing that a Thing which left nested stages came from.
+
+    That is the Thing itself, an ancestor by id, or a parent. If none matches, it is the last input.
+    """
+    origin = thing.id
+    while origin and origin not in names:
+        origin = origin.rpartition(".")[0]
+    return origin or next((name for name in names if _came_of(thing, name)), list(names)[-1])
+
+
+def _came_of(thing: Thing, name: str) -> bool:
+    return any(entry.id == name for entry in thing.history) or any(
+        parent == name or parent.startswith(f"{name}.") for parent in thing.parents
+    )
+
+
+# Notes: what a block must find again when its run is resumed.
+MISSING: Final = object()
+
+
+class Notes(Protocol):
+    """Storage for a run's notes: JSON values by stage and key, each written once.
+
+    Which Things a time limit put into one batch, or what a search returned, can't be computed
+    again. A block therefore writes it down before using it, and finds it when the run resumes.
+    """
+
+    def find(self, stage_id: str, key: str) -> Any:
+        """Return the stored value, or `MISSING`."""
+        ...
+
+    def write(self, stage_id: str, key: str, value: Any) -> None:
+        """Store a value."""
+        ...
+
+
+class NotesInMemory:
+    """Notes that last as long as this object."""
+
+    def __init__(self) -> None:
+        self.kept: dict[tuple[str, str], Any] = {}
+
+    def find(self, stage_id: str, key: str) -> Any:
+        """Return the stored value, or `MISSING`."""
+        return self.kept.get((stage_id, key), MISSING)
+
+    def write(self, stage_id: str, key: str, value: Any) -> None:
+        """Store a value. Raise ValueError if the key already has one."""
+        if (stage_id, key) in self.kept:
+            raise ValueError(f"{stage_id}: the note {key!r} was already written; use another key")
+        self.kept[stage_id, key] = freeze(value)
+
+
+PROPOSAL: Final = "proposal"  # the prop that holds the stages
+
+_PLACE = re.compile(rf"\.{PROPOSAL}_\d+\.")
+
+Proposed = Sequence[Mapping[str, Any]]
+
+
+def depth_of(stage_id: str) -> int:
+    """Return how many levels of proposals a stage is nested in."""
+    return len(_PLACE.findall(stage_id))
+
+
+class Proposals(Protocol):
+    """Planner for proposed stages: the executor's, or a test double."""
+
+    def known(self, allowed: Sequence[str] | None) -> tuple[str, ...]:
+        """Return the block types that may be proposed.
+
+        `allowed` restricts them; None means all types that can't reach files. Raise RecipeError for
+        an unknown type.
+        """
+        ...
+
+    def about(self, names: Sequence[str]) -> str:
+        """Return a description of block types and their params, one per line."""
+        ...
+
+    def faults(
+        self,
+        stages: Proposed,
+        *,
+        stage_id: str,
+        props: Sequence[str],
+        known: Sequence[str],
+        depth: int,
+    ) -> list[str]:
+        """Return the problems of stages proposed for a Thing with these props."""
+        ...
+
+
+class Arrivals:
+    """Iterator over a stage's items that reports each arrival and is closed exactly once.
+
+    Iteration raises BlockError for anything that isn't a Thing from an input or a stage.
+    """
+
+    def __init__(self, items: AsyncIterator[Thing], arrived: Callable[[Thing], None]) -> None:
+        self._items = items
+        self._arrived = arrived
+        self._closed = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Thing:
+        if self._closed:
+            raise StopAsyncIteration
+        item = await anext(self._items)
+        if not isinstance(item, Thing) or item.made is not None:
+            raise BlockError(
+                f"received {item!r}, which isn't a Thing from a stream; use entered(...)"
+            )
+        self._arrived(item)
+        return item
+
+    async def aclose(self) -> None:
+        """Close the items and end the iteration."""
+        self._closed = True
+        await close(self._items)
+
+
+async def close(items: AsyncIterator[Any]) -> None:
+    """Close an iterator if it has `aclose`."""
+    aclose = getattr(items, "aclose", None)
+    if aclose is not None:
+        await aclose()
+
+
+MOST_REASONS: Final = 20
+"""Maximum number of failures whose place and reason a run keeps; the rest is only counted."""
+
+MOST_LINEAGE: Final = 20_000
+"""Maximum number of lineage entries that a run keeps, so that endless streams fit in memory."""
+
+
+@dataclass
+class Trace:
+    """Counts, failures, and lineage of the Things that passed the stages of one run.
+
+    Rounds of a recurrent recipe add up.
+    """
+
+    came: Counter[str] = field(default_factory=Counter)
+    left: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    reasons: list[str] = field(default_factory=list)
+    lineage: list[Lineage] = field(default_factory=list)
+    untold: int = 0
+
+    def leaves(self, stage_id: str, before: Thing | None, after: Thing) -> None:
+        """Count a Thing that leaves a stage; `before` is the Thing that the stage made it from."""
+        self.left[stage_id] += 1
+        if failed(after) and (before is None or not failed(before)):
+            self.failed[stage_id] += 1
+            if len(self.reasons) < MOST_REASONS:
+                reason = after.props.get("reason") or "no reason is given"
+                self.reasons.append(f"{after.id} at {stage_id}: {reason}")
+        if not after.history or after.history[-1].stage_id != stage_id:
+            return
+        if len(self.lineage) >= MOST_LINEAGE:
+            self.untold += 1
+            return
+        made = after.history[-1]
+        if before is not None and before.history and made is before.history[-1]:
+            # An earlier round of this stage made this entry; the Thing leaves unchanged.
+            return
+        self.lineage.append(
+            Lineage(
+                thing=made.id,
+                stage=stage_id,
+                parents=made.parents,
+                set=tuple(made.added),
+                drafted=bool(made.drafts),
+                calls=made.calls,
+            )
+        )
+
+    def stages(self, stage_ids: Iterable[str]) -> tuple[StageCount, ...]:
+        """Return the counts of stages, in the order of `stage_ids`."""
+        return tuple(
+            StageCount(
+                stage=stage_id,
+                came=self.came[stage_id],
+                left=self.left[stage_id],
+                failed=self.failed[stage_id],
+            )
+            for stage_id in stage_ids
+        )
+
 
 T = TypeVar("T")
-R = TypeVar("R")
 
 
 class BlockContext:
     """One stage of one run, as its block sees it; it lives as long as the run.
 
-    `stage_id` is the stage's place in the recipe, such as `outer.stage_3.critique`. At most
-    `width` functions given to `map` run at once, and `prefetch` results wait to be taken;
-    `ordered` says whether they come in the order of their items. `asker` answers calls, `talker`
-    runs trees, `proposals` plan what is proposed, `notes` keep what a resumed run must find again,
-    `clock` gives seconds since the epoch. `under_way` counts what is waited for in calls, and
-    refuses those for which there is no time. `inner` has the stages that the block runs itself.
+    Args:
+        stage_id: The stage's place in the recipe, such as `outer.stage_3.critique`.
+        seed: Seed for `rng`.
+        width: Maximum number of functions passed to `map` that run concurrently.
+        prefetch: Number of finished results that may wait for the consumer.
+        ordered: Whether results come in the order of their items.
+        asker: Model client for `ask`; None means that the stage has no model.
+        talker: Tree runner for `talk`.
+        proposals: Planner for proposed stages.
+        notes: Storage for values that a resumed run must find again.
+        clock: Function that returns seconds since the epoch.
+        under_way: Counter of the calls in progress, which refuses calls without time left.
+        inner: The stages that the block runs itself.
+        words: Vocabulary of the recipe.
 
-    Raises RecipeError for a width below 1 or a prefetch below 0.
+    Raises:
+        RecipeError: `width` is below 1, or `prefetch` is below 0.
     """
 
     def __init__(
@@ -70,21 +472,22 @@ class BlockContext:
         notes: Notes | None = None,
         clock: Callable[[], float] = now,
         under_way: Counting | None = None,
-        inner: Inside | None = None,
+        inner: NestedStages | None = None,
+        words: Vocabulary | None = None,
     ) -> None:
         for name, number, least in (("width", width, 1), ("prefetch", prefetch, 0)):
             if isinstance(number, bool) or not isinstance(number, int) or number < least:
-                problem = f"{name} is a whole number from {least} on, not {number!r}"
+                problem = f"{name} must be an integer of at least {least}, not {number!r}"
                 raise RecipeError(f"{stage_id}: {problem}")
         self.stage_id = stage_id
+        self.words = vocabulary() if words is None else words
         self.seed = seed
         self.width = width
         self.prefetch = prefetch
         self.ordered = ordered
         self.clock = clock
         self.notes: Notes = notes if notes is not None else NotesInMemory()
-        self.calls = Calls()
-        self.taken = Taken()
+        self.calls, self.taken, self.trace = AnswerIndex(), Taken(), Trace()
         self.maps: dict[int, Stream[Any]] = {}
         self._asker = asker
         self._talker = talker
@@ -97,9 +500,9 @@ class BlockContext:
         self._kept: list[Any] = []
 
     def within(self, alone: Alone | None) -> BlockContext:
-        """Give the context of one stream of the stage, beside others: its maps are its own.
+        """Return a copy of the context for one of several parallel streams of the stage.
 
-        Where an item is alone in it, ids are made for that item.
+        The copy has its own maps. For an isolated item, it also makes ids of its own.
         """
         own = copy.copy(self)
         own.maps = {}
@@ -110,32 +513,32 @@ class BlockContext:
         return own
 
     def child(self, thing: Thing, number: int) -> Thing:
-        """Give child `number` (from 0) of a Thing: its content, props and history, an id below.
+        """Return child `number` (from 0) of a Thing: the same values with a new id.
 
-        A Thing and its own child must not both leave a stage; to pass on the parent as well, give
-        it as a child too. Raises ValueError for a number that is none.
+        A Thing and its own child must not both leave a stage: to pass on the parent too, make it a
+        child as well. Raise ValueError for an invalid number.
         """
         return child(thing, number)
 
     def joined(self, things: Sequence[Thing], *, whole: bool = False) -> Thing:
-        """Give one Thing made of several, with the next id of this stage: `stage_2.vote#0`.
+        """Return one Thing made of several, with the next id of this stage: `stage_2.vote#0`.
 
-        It has the content, props and history that their ancestors have in common; all are its
-        parents. It is in their group, or with `whole`, where they are all of it, in the group
-        around. Ask for it before the first `await` of what works on it, so that ids do not depend
-        on concurrency. Raises ValueError for no Things at all.
+        It has the content, props, and history that their ancestors share; all of them are its
+        parents. It belongs to their group. With `whole`, if they are the entire group, it belongs
+        to the enclosing group. Call it before the first `await` that works on the Thing, so that
+        ids don't depend on concurrency. Raise ValueError if there are no Things.
         """
         return regrouped(joined(things, self.next_id()), group_of(things, whole=whole))
 
     def next_id(self) -> str:
-        """Give an id that this stage gave to nothing before: `stage_2.vote#0`, `#1` and on.
+        """Return an id that this stage hasn't used before: `stage_2.vote#0`, `#1`, and so on.
 
-        Where each item goes its own way it names that: `stage_2.vote@3#0`.
+        For an isolated item, the id contains the item's id: `stage_2.vote@3#0`.
         """
         return f"{self.stage_id}{self._mark}#{next(self._numbers)}"
 
     def rng(self, thing: Thing) -> random.Random:
-        """Give random numbers that depend on seed, stage and the Thing's id alone."""
+        """Return a random generator that depends only on seed, stage, and the Thing's id."""
         return random.Random(f"{self.seed}/{self.stage_id}/{thing.id}")  # noqa: S311  (no secrets)
 
     @overload
@@ -145,11 +548,11 @@ class BlockContext:
     @overload
     def map(self, items: AsyncIterable[T], function: Callable[[T], Awaitable[R]]) -> Stream[R]: ...
     def map(self, items: AsyncIterable[T], function: Callable[[T], Any]) -> Stream[Any]:
-        """Give what the function makes of each item, several at once, as the stage allows.
+        """Return the results of a function for each item, computed concurrently.
 
-        The function is async, or gives an async iterator of results. Lazy: an item is pulled when
-        a result is asked for. Where a rail refuses one item, what had begun comes out before the
-        stage ends. The exit of the stage closes what is left open.
+        The function is async, or returns an async iterator of results. The map is lazy: it pulls an
+        item when a result is requested. If a rail refuses one item, results already in progress are
+        still returned before the stage ends. The stage closes whatever is left open when it exits.
         """
         made = mapped(
             items,
@@ -159,12 +562,14 @@ class BlockContext:
             ordered=self.ordered,
             last=(RailError,),
         )
+        # The stage's exit must close maps that the block abandoned, so each is remembered until it
+        # ends.
         results = Stream(self._until_over(made), made.aclose)
         self.maps[id(made)] = results
         return results
 
     async def _until_over(self, made: Stream[R]) -> AsyncGenerator[R, None]:
-        """Give the results of a map, and forget it when it is over."""
+        """Yield the results of a map, and forget the map when it ends."""
         try:
             async with made:
                 async for result in made:
@@ -180,16 +585,24 @@ class BlockContext:
         system: str | None = None,
         schema: type[BaseModel] | Mapping[str, Any] | None = None,
         sample: int = 0,
-    ) -> Answer:
-        """Ask the stage's model on behalf of a Thing.
+        check: Check | None = None,
+        again: bool = False,
+    ) -> ModelAnswer:
+        """Call the stage's model on behalf of a Thing.
 
-        The call is in the history of that Thing, and of what is made from it here. So for each of
-        n samples ask for the child that it becomes. Raises RecipeError where there is no model.
+        The call appears in that Thing's history, and in that of Things made from it here. For n
+        samples, ask on behalf of each child.
+
+        `sample` numbers samples from 0. `check` receives text and JSON value, and returns a problem
+        or None. With `again`, the call is the next attempt of the one whose answer was refused.
+
+        Raise Unfitting for an answer that is blank, doesn't parse, or fails `check`, which the
+        journal records as a failed attempt. Raise RecipeError if the stage has no model.
         """
         if self._asker is None:
-            raise RecipeError(f"{self.stage_id}: this stage has no model to ask")
-        number = self.calls.next_number(thing, sample, self.stage_id)
-        ask = Ask(
+            raise RecipeError(f"{self.stage_id}: this stage has no model; set one for the run")
+        number, attempts = self.calls.place(thing, sample, self.stage_id, again=again)
+        ask = ModelRequest(
             thing_id=thing.id,
             stage_id=self.stage_id,
             number=number,
@@ -197,22 +610,33 @@ class BlockContext:
             prompt=prompt,
             system=system,
             schema=schema,
+            check=check,
+            attempts=attempts,
         )
-        answer = await self._counted(self._asker(ask))
+        answer = await self._counted(self._answered(thing, ask, self._asker))
         self.calls.add(thing, number, sample, answer)
         return answer
+
+    async def _answered(self, thing: Thing, ask: ModelRequest, asker: Asker) -> ModelAnswer:
+        try:
+            return await asker(ask)
+        except Unfitting as error:
+            self.calls.refused(thing, ask.sample, error.attempts or ask.attempts + 1)
+            raise
 
     async def talk(
         self, thing: Thing, tree: Node, *, message: str | None, inputs: Mapping[str, Any]
     ) -> Talked:
-        """Run a conversation tree on behalf of a Thing; its calls are in the Thing's history.
+        """Run a conversation tree on behalf of a Thing, in whose history its calls appear.
 
-        Raises RecipeError where nobody can, and Unfitting where an answer cannot be used.
+        Raise RecipeError if the stage has no tree runner, and Unfitting if an answer can't be used.
         """
         if self._talker is None:
-            raise RecipeError(f"{self.stage_id}: this stage has nobody to run a tree")
+            raise RecipeError(
+                f"{self.stage_id}: this stage can't run trees; run it as part of a recipe"
+            )
         number = self.calls.next_number(thing, 0, self.stage_id)
-        talk = Talk(
+        talk = TreeRequest(
             thing_id=thing.id,
             stage_id=self.stage_id,
             number=number,
@@ -222,37 +646,38 @@ class BlockContext:
         )
         talked = await self._counted(self._talker(talk))
         for more, call in enumerate(talked.calls):
-            answer = Answer(text="", call=call, model=", ".join(talked.models))
+            answer = ModelAnswer(text="", call=call, model=", ".join(talked.models))
             self.calls.add(thing, number + more, 0, answer)
         return talked
 
     async def inside(self, name: str, things: Sequence[Thing]) -> AsyncGenerator[Thing, None]:
-        """Send Things through stages of the block's own (see BlockType); give what leaves them.
+        """Yield what nested stages return for Things that the block sends through them.
 
-        What leaves is the block's to go on with, as if it were one of its items. Raises
-        RecipeError for a name that the block has not declared.
+        The block may continue with the results as if they were its items. Raise RecipeError for a
+        name that the block hasn't declared.
         """
         if self._inner is None or name not in self._inner.ways:
-            raise RecipeError(f"{self.stage_id}: there are no stages {name!r} inside of this block")
+            raise RecipeError(f"{self.stage_id}: the block declares no nested stages {name!r}")
         made = self._inner.through(name, things, self._alone, self.taken.add)
         async with contextlib.aclosing(made):
             async for thing in made:
                 yield thing
 
     async def once(self, key: str, make: Callable[[], Awaitable[Any]]) -> Any:
-        """Give the value that is noted under a key, else the JSON data that `make` gives, noted.
+        """Return the value noted under a key; if there is none, note the JSON data from `make`.
 
-        For what a resumed run must not do again, or would do otherwise, and that is no model's
-        call. A key belongs to one use in the stage's whole run: put a Thing's id into it.
+        Use it for work other than model calls that a resumed run must not repeat. A key is used
+        once per stage and run: include a Thing's id in it.
         """
-        found = self.notes.find(self.stage_id, key)
+        found = await call_and_flush(self.notes.find, self.stage_id, key)
         if found is MISSING:
             found = await self._counted(make())
-            self.notes.write(self.stage_id, key, found)
+            # Written before it is returned: whatever the block does next may depend on the value.
+            await call_and_flush(self.notes.write, self.stage_id, key, found)
         return found
 
     def kept(self, make: Callable[[], T]) -> T:
-        """Give what `make` gives, made once for all streams and batches of the stage in a run."""
+        """Return the result of `make`, computed once for all streams and batches of the stage."""
         if not self._kept:
             self._kept.append(make())
         return self._kept[0]  # type: ignore[no-any-return]
@@ -262,15 +687,16 @@ class BlockContext:
 
 
 def label(error: BaseException, item: object) -> None:
-    """Write on an error which item it came from; the first label stays."""
+    """Attach the id of the item that caused an error; the first label stays."""
     thing = item[0] if isinstance(item, tuple) and item else item
     if isinstance(thing, Thing) and not getattr(error, "item", ""):
-        with contextlib.suppress(AttributeError):  # an error may refuse attributes
+        # Some exceptions have no `__dict__` and refuse attributes.
+        with contextlib.suppress(AttributeError):
             error.item = thing.id  # type: ignore[attr-defined]
 
 
 def _labelled(function: Callable[[T], Any], item: T) -> Any:
-    """Give what a function makes of an item, its errors labelled with the item."""
+    """Return a function's result for an item, with errors labelled with the item's id."""
     try:
         made = function(item)
     except Exception as error:

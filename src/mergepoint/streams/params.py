@@ -1,32 +1,35 @@
-"""Params: what a stage tells its block, checked before it runs."""
+"""Params of blocks, knobs of recipes, and objects named by `module:name`."""
 
 from __future__ import annotations
 
+import importlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, get_args
+from typing import Any, Final, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, RootModel, ValidationError
+from pydantic import BaseModel, ConfigDict, PlainSerializer, RootModel, ValidationError
 
-from mergepoint.core.errors import RecipeError
-from mergepoint.core.path import nearest
-from mergepoint.report.lettering import clip
+from mergepoint.core.errors import BlockError, RecipeError
+from mergepoint.core.paths import nearest
+from mergepoint.report.text_layout import clip
+from mergepoint.tree.prompts import as_text
 
 Location = tuple[str | int, ...]
 P = TypeVar("P", bound=BaseModel)
 
 
 class Params(BaseModel):
-    """What params derive from: nothing unknown, no text for a number, frozen."""
+    """Base class of params: no unknown fields, strict types, frozen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 @dataclass(frozen=True, slots=True)
 class ParamFault:
-    """One thing that is wrong with given params: where in them, and what.
+    """One problem of given params: its location, and a message.
 
-    One that is `unknown` stands beside the others, which are what they are without it.
+    `unknown` marks a field that doesn't exist: the other fields are valid without it.
     """
 
     location: Location
@@ -39,9 +42,9 @@ class ParamFault:
 
 
 def params_of(model: type[P], given: Mapping[str, Any] | P | None, *, where: str) -> P:
-    """Give the params that were given; `where` (a stage id) begins the error.
+    """Return validated params; `where`, a stage id, begins the error message.
 
-    Raises RecipeError that lists everything that is wrong with them.
+    Raise RecipeError with all problems.
     """
     checked = check_params(model, given)
     if isinstance(checked, tuple):
@@ -50,7 +53,7 @@ def params_of(model: type[P], given: Mapping[str, Any] | P | None, *, where: str
 
 
 def check_params(model: type[P], given: Mapping[str, Any] | P | None) -> P | tuple[ParamFault, ...]:
-    """Give the params, or all that is wrong with what was given."""
+    """Return validated params, or all problems with them."""
     if isinstance(given, model):
         return given
     if given is not None and not isinstance(given, Mapping):
@@ -67,7 +70,7 @@ def _fault(model: type[BaseModel], given: Any, found: Mapping[str, Any]) -> Para
     if kind == "extra_forbidden":
         known = known_names(model, found["loc"][:-1])
         near = nearest(str(location[-1]), known)
-        problem = f"no such param{near}; there are: {', '.join(known) or 'none'}"
+        problem = f"no such param{near}; available: {', '.join(known) or 'none'}"
         return ParamFault(location, problem, unknown=len(location) == 1)
     if kind in ("missing", "union_tag_not_found"):
         name = str(context.get("discriminator", "")).strip("'")
@@ -89,20 +92,21 @@ def _fault(model: type[BaseModel], given: Any, found: Mapping[str, Any]) -> Para
 
 
 def _inside(given: Any, location: Location, *, named: bool) -> Location:
-    """Give a location without the names of alternatives, which are no part of what was given."""
+    """Return a location without the union tags that pydantic adds to it."""
     kept: list[str | int] = []
     for place, part in enumerate(location, start=1):
         is_item = isinstance(given, list) and isinstance(part, int)
         is_there = is_item or (isinstance(given, Mapping) and part in given)
         if is_there:
             given = given[part]
+        # A missing field isn't in the data, but its name belongs in the message.
         if is_there or (named and place == len(location)):
             kept.append(part)
     return tuple(kept)
 
 
 def known_names(model: Any, location: Location) -> list[str]:
-    """Give the names of the params at a location, in order."""
+    """Return the names of the params at a location, in order."""
     models = list(models_of(model))
     for part in location:
         inside = [m.model_fields[part].annotation for m in models if part in m.model_fields]
@@ -114,7 +118,7 @@ def known_names(model: Any, location: Location) -> list[str]:
 
 
 def models_of(annotation: Any) -> Iterator[Any]:
-    """Give the models that a type mentions."""
+    """Yield the models that a type mentions."""
     if isinstance(annotation, type) and issubclass(annotation, RootModel):
         yield from models_of(annotation.model_fields["root"].annotation)
     elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
@@ -125,5 +129,106 @@ def models_of(annotation: Any) -> Iterator[Any]:
 
 
 def _tags(model: Any) -> set[Any]:
-    """Give the literals by which a model is told from its alternatives."""
+    """Return the literals that distinguish a model from its alternatives."""
     return {tag for field in model.model_fields.values() for tag in get_args(field.annotation)}
+
+
+_PLACE = re.compile(r"\{\{\s*([^\s{}]+)\s*\}\}")
+
+
+def turned(value: Any, knobs: Mapping[str, Any]) -> Any:
+    """Return JSON data in which each `{{ knob }}` is replaced by the knob's value.
+
+    A string that consists of one placeholder becomes the value itself, of any type. Placeholders
+    that name no knob stay: prompts of blocks have placeholders of their own.
+    """
+    if isinstance(value, str):
+        # A string that is only a placeholder keeps the knob's type: a number stays a number.
+        whole = _PLACE.fullmatch(value.strip())
+        if whole and whole[1] in knobs:
+            return knobs[whole[1]]
+        return _PLACE.sub(
+            lambda place: as_text(knobs[place[1]]) if place[1] in knobs else place[0], value
+        )
+    if isinstance(value, Mapping):
+        return {key: turned(item, knobs) for key, item in value.items()}
+    return [turned(item, knobs) for item in value] if isinstance(value, list | tuple) else value
+
+
+def read_knobs(value: Any) -> Iterator[str]:
+    """Return the names of all placeholders in JSON data, whether or not they are knobs."""
+    return (name for _, name in places_in(value))
+
+
+def places_in(value: Any, at: Location = ()) -> Iterator[tuple[Location, str]]:
+    """Yield the locations and names of the placeholders in JSON data."""
+    if isinstance(value, str):
+        yield from ((at, name) for name in _PLACE.findall(value))
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from places_in(item, (*at, key))
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            yield from places_in(item, (*at, number))
+
+
+def knob_faults(given: Mapping[str, Any], knobs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield name and problem of each value that isn't a knob or has the wrong type."""
+    for name, value in given.items():
+        if name not in knobs:
+            there = f"; available: {', '.join(knobs)}" if knobs else "; the recipe has none"
+            yield name, f"no such knob{nearest(str(name), knobs)}{there}"
+        elif not _fits(value, knobs[name]):
+            yield name, f"must have the type of its default {knobs[name]!r}, not {value!r}"
+
+
+def _fits(value: Any, default: Any) -> bool:
+    """Return whether a value has the default's type; integers are numbers, null is anything."""
+    if default is None or value is None:
+        return True
+    # bool is a subclass of int, so it is compared first.
+    if isinstance(default, bool) or isinstance(value, bool):
+        return isinstance(default, bool) and isinstance(value, bool)
+    if isinstance(default, int | float):
+        return isinstance(value, int | float)
+    kinds: tuple[type, ...] = (str, list, dict)
+    return any(isinstance(default, kind) and isinstance(value, kind) for kind in kinds)
+
+
+_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+def named_problem(given: Any) -> str:
+    """Return the expected form if a value isn't a `module:name`, or ""; nothing is imported."""
+    return "" if isinstance(given, str) and _NAME.fullmatch(given) else "the string 'module:name'"
+
+
+def name_of(given: Any) -> str:
+    """Return the name of an object: a string itself, otherwise `module:qualified name`."""
+    if isinstance(given, str):
+        return given
+    kind = given if hasattr(given, "__qualname__") else type(given)
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+NAMED: Final = PlainSerializer(lambda given: None if given is None else name_of(given))
+"""Serializer for params that are objects: by name, so that fingerprints can contain them."""
+
+
+def recorded(value: Any) -> Any:
+    """Return a value as JSON data, with functions and other objects as their names."""
+    if isinstance(value, Mapping):
+        return {name: recorded(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [recorded(one) for one in value]
+    return value if value is None or isinstance(value, str | int | float) else name_of(value)
+
+
+def named(given: str) -> Any:
+    """Import a module and return the object named by `module:name`. Raise BlockError on failure."""
+    module, _, name = given.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except Exception as error:
+        problem = f"can't be loaded: {type(error).__name__}: {error}"
+        raise BlockError(f"{given!r} {problem}") from error

@@ -1,25 +1,30 @@
-"""Recipe: stages one after the other, under a name; a block like any other, at any depth."""
+"""Recipes and their stages, and the problems of an invalid recipe file."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
-from langchain_core.language_models import BaseChatModel
+from langchain_core.runnables import Runnable
 
-from mergepoint.core.errors import RecipeError
-from mergepoint.streams.block_type import BlockType
-from mergepoint.streams.gather import Gather
+from mergepoint.core.display import Displayed
+from mergepoint.core.errors import RecipeError, TreeError
+from mergepoint.core.frozen_json import NOTHING, FrozenDict, FrozenList, freeze
+from mergepoint.core.strict_yaml import YamlDocument
+from mergepoint.models.providers import ModelSettings
+from mergepoint.streams.conditions import MayHold, OpenWhere, Where, is_open
+from mergepoint.streams.context import BlockContext
+from mergepoint.streams.grouping import Gather
+from mergepoint.streams.limits import OpenRails, Rails
 from mergepoint.streams.params import Params, params_of
-from mergepoint.streams.rails import OpenRails, Rails
-from mergepoint.streams.sealed import NOTHING, SealedDict, SealedList, sealed
-from mergepoint.streams.where import MayHold, OpenWhere, Where, is_open
-from mergepoint.tree.budget import Budget, as_budget
-from mergepoint.tree.policy import Policy, policy_of
-from mergepoint.tree.strict_yaml import Document
+from mergepoint.streams.provenance import Words, words_problems
+from mergepoint.streams.recipe_runner import recipe_runner
+from mergepoint.streams.registry import BlockType
+from mergepoint.streams.thing import Thing
+from mergepoint.tree.leaves import Method
+from mergepoint.tree.policy import Budget, Policy, as_budget, policy_of
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 MAX_STAGES = 1_000
@@ -27,15 +32,22 @@ MAX_STAGES = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage: a block or a recipe by its name, or as it is; and what it is told.
+    """One stage of a recipe: a block or a nested recipe, with its settings.
 
-    `params` are the block's, for a recipe its knobs; `{{ knob }}` in them is filled in. They are
-    JSON data, and what a block takes beside that, such as a function or a tree. With
-    `batch` the block works on one batch after the other. At most `concurrency` Things are worked
-    on at once, None as in the recipe. `model` stands over the run's, `budget` bounds its calls,
-    `policy` says how each is made: `{"retry": 3, "timeout": 30}`; they are tried once where neither
-    it nor that of a recipe around it says so. Things for which `where` does not hold pass the
-    stage by, unchanged and in order.
+    Attributes:
+        type: The block or recipe: its name, or the object itself.
+        params: Params of the block, or knobs of the recipe; `{{ knob }}` is filled in. JSON data,
+            or objects that the block accepts, such as a function or a tree.
+        where: Condition; other Things bypass the stage unchanged and in order.
+        batch: Batches, on which the block works one after the other.
+        concurrency: Maximum number of Things in progress; None means the recipe's value.
+        model: Model for this stage instead of the run's.
+        temperature: Temperature of its calls.
+        max_tokens: Maximum tokens of each answer.
+        method: Method for structured output, as for a Step.
+        budget: Limits on the calls of this stage.
+        policy: How each call is made, such as `{"retry": 3, "timeout": 30}`. Default: the policy of
+            the enclosing recipe, or one attempt.
     """
 
     type: str | BlockType[Any] | Recipe
@@ -44,16 +56,26 @@ class Stage:
     where: Where | None = None
     batch: Gather | Mapping[str, Any] | None = None
     concurrency: int | None = None
-    model: str | BaseChatModel | None = None
+    model: str | Runnable[Any, Any] | None = None
+    temperature: float | None = None
+    max_tokens: int | None = None
+    method: Method | None = None
     budget: Budget | Mapping[str, Any] | None = None
     policy: Policy | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.params, Mapping):
-            raise RecipeError(f"params are a mapping, not {self.params!r}")
+            raise RecipeError(f"params must be a mapping, not {self.params!r}")
         if problem := concurrency_problem(self.concurrency):
             raise RecipeError(problem)
+        # Frozen dataclasses can set normalized values only through object.__setattr__.
         object.__setattr__(self, "params", _kept(self.params))
+        try:
+            ModelSettings(
+                temperature=self.temperature, max_tokens=self.max_tokens, method=self.method
+            )
+        except TreeError as error:
+            raise RecipeError(str(error)) from None
         object.__setattr__(self, "budget", as_budget(self.budget))
         object.__setattr__(self, "policy", as_policy(self.policy))
         if self.batch is not None:
@@ -64,7 +86,7 @@ class Stage:
 
     @property
     def label(self) -> str:
-        """Give the name of its block or recipe."""
+        """Return the name of its block or recipe."""
         return self.type if isinstance(self.type, str) else self.type.name
 
 
@@ -74,18 +96,29 @@ class _Limits(Params):
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """Stages one after the other.
+class Recipe(Displayed):
+    """A sequence of stages under a name, usable like a block at any depth.
 
-    `knobs` are what it can be given, with their defaults. `needs` are props that its items bring.
-    With `each` every item goes through the stages on its own, so that what is decided about one
-    ends its calls, and none of another.
-    A `recurrent` one sends a Thing that leaves its last stage back to the first, until its status
-    is converged, done, stuck or failed, `until` holds, or a rail ends it; `{{ knob }}` is filled
-    in there as in params. `about` says what it is for, `paper` where it comes from, `calls` how
-    many calls it makes, as a formula of its knobs.
+    With `each`, every item passes the stages on its own, so that a decision about one item ends
+    only its calls. A `recurrent` recipe sends Things from its last stage back to the first until
+    their status is converged, done, stuck, or failed, their prop `converged` is true, `until`
+    holds, or a rail ends it.
 
-    Raises RecipeError for a name that recipes cannot write, and for no stages.
+    Attributes:
+        name: Lower-case letters, digits, and underscores.
+        stages: The stages, at least one.
+        about: Purpose of the recipe.
+        paper: Link to its source.
+        calls: Formula of the number of calls, by knob.
+        words: Additions to the vocabulary: meanings by section and word.
+        knobs: Parameters with their defaults.
+        needs: Props that its items must have.
+        until: Condition that ends a Thing's rounds; may contain placeholders.
+        rails: Limits; may contain placeholders.
+        concurrency: Maximum number of Things in progress at each stage.
+
+    Raises:
+        RecipeError: A field is invalid; the message lists all problems.
     """
 
     name: str
@@ -94,6 +127,7 @@ class Recipe:
     about: str = ""
     paper: str = ""
     calls: str = ""
+    words: Words = NOTHING
     knobs: Mapping[str, Any] = NOTHING
     needs: tuple[str, ...] = ()
     each: bool = False
@@ -101,12 +135,12 @@ class Recipe:
     until: Where | None = None
     rails: Rails | Mapping[str, Any] = field(default_factory=Rails)
     concurrency: int = 1
-    document: Document | None = field(default=None, compare=False, repr=False)
+    document: YamlDocument | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stages", tuple(self.stages))
         object.__setattr__(self, "needs", tuple(self.needs))
-        object.__setattr__(self, "knobs", sealed(self.knobs))
+        object.__setattr__(self, "knobs", freeze(self.knobs))
         given = {"until": self.until, "rails": self.rails}
         limits = params_of(_Limits, given, where=str(self.name))
         object.__setattr__(self, "until", _frozen(limits.until))
@@ -114,33 +148,32 @@ class Recipe:
         about = {name: getattr(self, name) for name in CHECKED}
         if faults := list(form_problems(self.stages, **about)):
             raise RecipeError("\n".join(f"{self.name}: {problem}" for _, problem in faults))
+        object.__setattr__(self, "words", freeze(self.words))
 
     @property
     def name_on_record(self) -> str:
-        """Give the name by which a Call of it is known on record."""
+        """Return the name that the journal uses for a Call of this recipe."""
         return f"recipe:{self.name}"
 
     def argument_problems(self, args: Mapping[str, Any] | None) -> list[str]:
-        """Say what is wrong with it, and with the arguments of a Call of it."""
-        problems: list[str] = _as_call().argument_problems(self, args)
-        return problems
+        """Return the problems of the recipe and of the arguments of a Call of it."""
+        return recipe_runner().argument_problems(self, args)
 
     def fingerprint(self) -> str:
-        """Give a digest of all of its stages."""
-        return str(_as_call().fingerprint(self))
+        """Return a fingerprint of all stages."""
+        return recipe_runner().fingerprint(self)
 
     def perform(self, asked: Any, context: Any, /) -> Awaitable[Any]:
-        """Run it as a Call of a tree; see `mergepoint.streams.recipe_call`."""
-        done: Awaitable[Any] = _as_call().perform(self, asked, context)
-        return done
+        """Run it as a Call of a tree; see `mergepoint.streams.as_node`."""
+        return recipe_runner().perform(self, asked, context)
 
     def stage_id(self, number: int) -> str:
-        """Give the id of a stage, counted from 1, within this recipe: `best.stage_2.verify`."""
+        """Return the id of a stage, counted from 1, within this recipe: `best.stage_2.verify`."""
         return f"{self.name}.stage_{number}.{self.stages[number - 1].label}"
 
 
-CHECKED = ("name", "concurrency", "recurrent", "until", "knobs")
-"""The fields that `form_problems` looks at, beside the stages."""
+CHECKED = ("name", "concurrency", "recurrent", "until", "knobs", "words")
+"""The fields that `form_problems` checks in addition to the stages."""
 
 
 def form_problems(
@@ -151,60 +184,94 @@ def form_problems(
     recurrent: bool,
     until: Any,
     knobs: Mapping[str, Any],
+    words: Any = NOTHING,
 ) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Give what is wrong with a recipe's own fields: the place of each fault, and the problem."""
+    """Yield the problems of a recipe's own fields: location and message."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        yield ("name",), f"{name!r} is no name; write lower case letters, digits and '_'"
+        yield ("name",), f"{name!r} isn't a valid name; use lower-case letters, digits, and '_'"
     if not stages:
-        yield ("stages",), "there are no stages; give at least one"
+        yield ("stages",), "the recipe has no stages; add at least one"
     if len(stages) > MAX_STAGES:
-        yield ("stages",), f"{len(stages):,} stages; a recipe has at most {MAX_STAGES:,}"
+        yield ("stages",), f"{len(stages):,} stages; a recipe can have at most {MAX_STAGES:,}"
     if problem := concurrency_problem(concurrency):
         yield ("concurrency",), problem
     if until is not None and not recurrent:
-        yield ("until",), "until belongs to a recurrent recipe; set recurrent, or take it out"
+        yield ("until",), "until requires a recurrent recipe; set recurrent, or remove it"
     for knob in knobs:
         if not _NAME.fullmatch(knob):
-            problem = "is no name; write lower case letters, digits and '_'"
+            problem = "isn't a valid name; use lower-case letters, digits, and '_'"
             yield ("knobs", knob), f"knob {knob!r} {problem}"
+    for problem in words_problems(words):
+        yield ("words",), f"words: {problem}"
 
 
 def as_policy(given: Policy | Mapping[str, Any] | None) -> Policy | None:
-    """Give the policy that a stage holds. Raises RecipeError with all that is wrong with it."""
+    """Return a stage's policy. Raise RecipeError with all problems."""
     if given is None:
         return None
     policy, problems = policy_of(given)
     if isinstance(policy, Policy) and policy.budget is not None:
-        problems = [*problems, "a stage's budget is a field of its own; take it out of policy"]
+        problems = [*problems, "a stage has its own field for the budget; move it out of policy"]
     if problems:
         raise RecipeError("; ".join(problems))
     checked: Policy = policy
     return checked
 
 
-def _as_call() -> Any:
-    """Give the module that runs recipes for trees; it knows recipes, and cannot be known here."""
-    return import_module("mergepoint.streams.recipe_call")
-
-
 def _frozen(limit: Any) -> Any:
-    """Give an end or rails; those with places for knobs sealed, since they are data still."""
+    """Return a limit; one with placeholders is still data, so it is frozen."""
     return _kept(limit) if is_open(limit) else limit
 
 
 def _kept(value: Any) -> Any:
-    """Give params sealed; what is no JSON data, such as a function or a retriever, as it is."""
+    """Return params frozen; objects such as functions and retrievers stay as they are."""
     if isinstance(value, Mapping):
-        return SealedDict({key: _kept(item) for key, item in value.items()})
+        return FrozenDict({key: _kept(item) for key, item in value.items()})
     if isinstance(value, list | tuple):
-        return SealedList(_kept(item) for item in value)
+        return FrozenList(_kept(item) for item in value)
     if value is None or isinstance(value, str | int | float):
-        return sealed(value)
+        return freeze(value)
     return value
 
 
 def concurrency_problem(given: object) -> str | None:
-    """Say what is wrong with how many may be worked on at once, or None."""
+    """Return the problem of a concurrency setting, or None."""
     if given is None or (isinstance(given, int) and not isinstance(given, bool) and given >= 1):
         return None
-    return f"concurrency is a whole number from 1 on, not {given!r}"
+    return f"concurrency must be an integer of at least 1, not {given!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class FormFault:
+    """One problem and its line; `text` includes file and line."""
+
+    line: int
+    text: str
+
+
+class FormError(RecipeError):
+    """An invalid recipe file; `faults` are the problems of its form, by line.
+
+    `draft` is the recipe without the invalid parts, from which `plan` can report further problems,
+    or None if nothing is left. A draft must not be run.
+    """
+
+    def __init__(self, faults: Iterable[FormFault], draft: Recipe | None = None) -> None:
+        self.faults = tuple(sorted(faults, key=lambda fault: fault.line))
+        self.draft = draft
+        super().__init__("\n".join(fault.text for fault in self.faults))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A draft may hold objects that can't be pickled, and only the process that read it uses it.
+        return type(self), (self.faults,), self.__dict__ | {"draft": None}
+
+
+async def _unread(
+    items: AsyncIterator[Thing], params: Params, ctx: BlockContext
+) -> AsyncIterator[Thing]:
+    """Pass items on: placeholder for a stage that can't be read, in a draft that never runs."""
+    async for thing in items:
+        yield thing
+
+
+UNREAD: Final = BlockType("unread", _unread, params=Params)

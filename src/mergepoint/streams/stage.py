@@ -1,35 +1,207 @@
-"""Stage: one block at work on a stream of Things."""
+"""One stage of a recipe: its input, its block, and its output, which is checked and recorded."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import aclosing
+import warnings
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from typing import Any, Final
 
-from mergepoint.streams.arrivals import Arrivals, close
-from mergepoint.streams.block_error import BlockError
-from mergepoint.streams.block_type import BlockType
-from mergepoint.streams.context import BlockContext
-from mergepoint.streams.flow.stream import Stream
-from mergepoint.streams.gather import Gather, gathered
-from mergepoint.streams.leaving import Leaving
+from mergepoint.aio.stream import Stream
+from mergepoint.core.errors import BlockError, RecipeError, locate
+from mergepoint.streams.context import Arrivals, BlockContext, close, label
+from mergepoint.streams.grouping import Gather, gathered
 from mergepoint.streams.params import P
+from mergepoint.streams.provenance import VocabularyWarning, misspelt
+from mergepoint.streams.recipe import Recipe
+from mergepoint.streams.registry import BlockType
 from mergepoint.streams.thing import Thing, stamp
 
+MOST: Final = 4096
+
+
+class Recent:
+    """Window of the latest ids of a stage, in which each id must be unique.
+
+    The window is bounded: clashes are nearly always close together.
+    """
+
+    def __init__(self) -> None:
+        self._left: dict[str, None] = {}
+        self._split: dict[str, None] = {}
+
+    def came(self, name: str) -> None:
+        """Record an item: it may leave, even if it left this stage before."""
+        self._left.pop(name, None)
+        self._split.pop(name, None)
+
+    def problem(self, thing: Thing) -> str:
+        """Record a Thing that leaves, and return the problem with its id, or "".
+
+        Children are numbered below their parent's id. A parent that leaves next to its child could
+        get the same children again in a later stage.
+        """
+        name = thing.id
+        if name in self._left:
+            return f"two Things with the id {name} leave the stage; use a new number for each child"
+        parent = _parent(thing)
+        if name in self._split or parent in self._left:
+            return (
+                f"{parent if parent in self._left else name} leaves together with its own child; "
+                "pass it on as one more child: ctx.child(thing, number)"
+            )
+        _remember(self._left, name)
+        if parent:
+            _remember(self._split, parent)
+        return ""
+
+
+def _parent(thing: Thing) -> str:
+    """Return the parent's id of a child made at this stage, or ""."""
+    if thing.made is None or not thing.made.parents:
+        return ""
+    parent, _, number = thing.id.rpartition(".")
+    return parent if number.isdecimal() else ""
+
+
+def _remember(names: dict[str, None], name: str) -> None:
+    names[name] = None
+    if len(names) > MOST:
+        del names[next(iter(names))]
+
+
+class Leaving:
+    """The output of one stage: the only place that checks and records a block's results."""
+
+    def __init__(self, kind: BlockType[Any], ctx: BlockContext) -> None:
+        self._kind = kind
+        self._ctx = ctx
+        self._last: Thing | None = None
+        self._arrived_at = 0.0
+        self._recent = Recent()
+        self._words: set[object] = set()
+
+    def arrived(self, thing: Thing) -> None:
+        """Record an item that the block pulled."""
+        self._last = thing
+        self._arrived_at = self._ctx.clock()
+        self._ctx.taken.add(thing, self._arrived_at)
+        self._ctx.trace.came[self._ctx.stage_id] += 1
+        self._recent.came(thing.id)
+
+    def stamped(self, after: Any) -> Thing:
+        """Return a block's result with its history entry.
+
+        Raise BlockError if it isn't a Thing, wasn't made from the stage's items, or has the id of
+        another Thing.
+        """
+        if not isinstance(after, Thing):
+            raise BlockError(f"yielded {after!r}, which isn't a Thing; yield thing.redrafted(...)")
+        before = after if after.made is None else after.base
+        started = None if before is None else self._ctx.taken.when(before)
+        if started is None:
+            # Things that the stage joined have no single base; they are known by their id's prefix.
+            own = (f"{self._ctx.stage_id}#", f"{self._ctx.stage_id}@")
+            if after.made is None or not after.id.startswith(own):
+                raise BlockError(self._stranger(after))
+            started = self._arrived_at
+        if problem := self._recent.problem(after):
+            raise BlockError(problem)
+        answers = self._ctx.calls.of(after)
+        # Nothing changed: an entry would only lengthen the history.
+        if after.made is None and not answers:
+            self._ctx.trace.leaves(self._ctx.stage_id, after, after)
+            return after
+        if after.made is not None:
+            self._check_words(after.made.added)
+        left = stamp(
+            before,
+            after,
+            block=self._kind.name,
+            stage_id=self._ctx.stage_id,
+            model=", ".join(dict.fromkeys(answer.model for answer in answers if answer.model)),
+            calls=[answer.call for answer in answers],
+            started=started,
+            ended=self._ctx.clock(),
+            about_content=self._ctx.words.about_content,
+        )
+        self._ctx.trace.leaves(self._ctx.stage_id, before, left)
+        return left
+
+    @contextmanager
+    def located(self) -> Iterator[None]:
+        """Add stage, block, and item to an error that the block raises."""
+        try:
+            yield
+        except Exception as error:
+            # A nested stage has located the error already.
+            if not getattr(error, "pipeline_path", ""):
+                self._locate(error)
+            raise
+
+    def _locate(self, error: Exception) -> None:
+        label(error, self._last)
+        if isinstance(error, BlockError):
+            error.stage_id, error.block = self._ctx.stage_id, self._kind.name
+        locate(error, self._ctx.stage_id, kind=self._kind.name, name=self._kind.name)
+        if item := getattr(error, "item", ""):
+            error.add_note(f"item {item}")
+
+    def _stranger(self, after: Thing) -> str:
+        name = f"{after.id}, which" if after.id else "a Thing that"
+        return (
+            f"yielded {name} wasn't made from any of the stage's items; "
+            "use thing.plus(...), thing.redrafted(...), ctx.child(thing, number) or "
+            "ctx.joined(things)"
+        )
+
+    def _check_words(self, added: Mapping[str, Any]) -> None:
+        """Warn about names that nearly match the vocabulary, once per name."""
+        words = {
+            (name, value) if name in ("kind", "status") else name for name, value in added.items()
+        }
+        if words <= self._words:
+            return
+        self._words |= words
+        for problem in misspelt(added, self._ctx.words):
+            where = f"{self._ctx.stage_id} ({self._kind.name})"
+            warnings.warn(f"{where}: {problem}", VocabularyWarning, stacklevel=2)
+
+
 INPUT: Final = "input"
+_LISTED: Final = 5
 
 
 def entered(items: Iterable[Any], *, start: int = 0) -> Iterator[Thing]:
-    """Give items their places in a stream: the ids `0`, `1` and on, and a first entry.
+    """Yield items as Things of a stream, with the ids `0`, `1`, ..., and a first entry.
 
-    They are counted from `start` on.
-    What is no Thing becomes the content of one. Raises ValueError for a Thing with a history.
+    Numbers count from `start`. An item that isn't a Thing becomes the content of one. Raise
+    ValueError for a Thing that already has a history.
     """
     for number, item in enumerate(items, start):
         thing = item if isinstance(item, Thing) else Thing(item)
         if thing.history:
-            raise ValueError(f"item {number} is {thing.id} of another stream; give Thing(content)")
+            raise ValueError(f"item {number} is {thing.id} of another stream; pass Thing(content)")
         yield stamp(None, thing, block=INPUT, stage_id=INPUT, name=str(number))
+
+
+def check_needs(recipe: Recipe, things: Iterable[Thing]) -> None:
+    """Raise RecipeError that lists the items without a prop that the recipe needs."""
+    missing = {
+        thing.id: names
+        for thing in things
+        if (names := [name for name in recipe.needs if name not in thing.props])
+    }
+    if not missing:
+        return
+    listed = [f"item {at} has no {', '.join(names)}" for at, names in missing.items()]
+    more = [f"and {len(listed) - _LISTED:,} more"] if len(listed) > _LISTED else []
+    example = ", ".join(f'"{name}": "..."' for name in recipe.needs)
+    raise RecipeError(
+        f"the recipe {recipe.name} needs items with the props {', '.join(recipe.needs)}: "
+        f"{'; '.join([*listed[:_LISTED], *more])}. Pass Thing(content, {{{example}}}); in a "
+        f'command, use --items FILE with one JSON line per item: {{"content": "...", {example}}}'
+    )
 
 
 def run_stage(
@@ -40,14 +212,20 @@ def run_stage(
     *,
     batch: Gather | None = None,
 ) -> Stream[Thing]:
-    """Give what a block makes of a stream, checked and stamped. Lazy.
+    """Return a block's results for a stream, checked and recorded, as a lazy stream.
 
-    With `batch` the block gets one batch after the other, each as a stream that ends. When the
-    stage ends, fails or is closed, the block, its maps and `items` are closed, whatever the block
-    left open.
+    When the stage ends, fails, or is closed, the block, its maps, and `items` are closed.
 
-    Raises what the block raises, and BlockError where it broke its contract; both say stage,
-    block and item.
+    Args:
+        kind: The block.
+        items: The Things to work on.
+        params: The block's params.
+        ctx: The context of the stage.
+        batch: With it, the block receives one batch after the other, each as a stream that ends.
+
+    Raises:
+        BlockError: The block broke its contract. This and the block's own errors name stage, block,
+            and item.
     """
     leaving = Leaving(kind, ctx)
     arrivals = Arrivals(items, leaving.arrived)
@@ -62,6 +240,7 @@ async def _stamped(
     made: AsyncGenerator[Any, None], arrivals: Arrivals, leaving: Leaving
 ) -> AsyncGenerator[Thing, None]:
     with leaving.located():
+        # Closed in this order: the block first, because it may still pull while it closes.
         async with aclosing(arrivals), aclosing(made):
             async for thing in made:
                 yield leaving.stamped(thing)
@@ -85,14 +264,17 @@ async def _made_of_batches(
 async def _made(
     kind: BlockType[P], items: AsyncIterator[Thing], params: P, ctx: BlockContext
 ) -> AsyncGenerator[Any, None]:
-    """Give what the block yields; at the end close it, and then the maps that it left open."""
+    """Yield the block's results; at the end, close the block and the maps that it left open."""
     made = kind.function(items, params, ctx)
     if not hasattr(made, "__anext__"):
-        raise BlockError(f"gave {made!r} and no async iterator; a block is an async generator")
+        raise BlockError(
+            f"returned {made!r} instead of an async iterator; a block must be an async generator"
+        )
     try:
         async for thing in made:
             yield thing
     finally:
+        # The block may still use its maps while it closes, so the maps come last.
         await close(made)
         for results in list(ctx.maps.values()):
             await results.aclose()

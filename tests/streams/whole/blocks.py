@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
-from mergepoint.streams.block import block
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.params import Params
-from mergepoint.streams.registry import PACKAGE, Registry
+from mergepoint.streams.registry import PACKAGE, Registry, block
 from mergepoint.streams.thing import Thing
 
 REGISTRY = Registry(package=PACKAGE)
@@ -46,7 +45,7 @@ async def say(items: AsyncIterator[Thing], params: Say, ctx: BlockContext) -> As
 async def split(
     items: AsyncIterator[Thing], params: Number, ctx: BlockContext
 ) -> AsyncIterator[Thing]:
-    """Give each Thing's children, and forget to close the map."""
+    """Yield each Thing's children, and forget to close the map."""
 
     async def parts(thing: Thing) -> AsyncIterator[Thing]:
         for number in range(params.n):

@@ -24,7 +24,7 @@ class Draw:
     batches: bool = False
 
     def recipe(self, name: str = "r", depth: int = 0) -> Recipe:
-        """Give a recipe with at least one call in it at the top."""
+        """Return a recipe with at least one call in it at the top."""
         shape = self.random.choice(("plain", "plain", "each", "recurrent"))
         if shape == "recurrent" and self.joined:
             shape = "plain"

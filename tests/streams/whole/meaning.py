@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
+from mergepoint.streams.conditions import Check
 from mergepoint.streams.recipe import Recipe, Stage
-from mergepoint.streams.where import Check
 
 Told = Callable[[str], None]
 """Raises where a call of this path is to fail."""
@@ -28,7 +28,7 @@ class Item:
 
 
 def answer_to(path: str, prompt: str) -> str:
-    """Give the one answer to what is asked at a place."""
+    """Return the one answer to what is asked at a place."""
     return str(zlib.crc32(f"{path}: {prompt}".encode()) % 1000)
 
 
@@ -44,7 +44,7 @@ class Meaning:
     def of(
         self, recipe: Recipe, items: Iterable[Item], prefix: str, alone: str = ""
     ) -> Iterator[Item]:
-        """Give what leaves a recipe; `alone` names the item that it goes on with."""
+        """Yield what leaves a recipe; `alone` names the item that it goes on with."""
         if recipe.recurrent:
             if recipe.each or not any(_gathers(stage) for stage in recipe.stages):
                 for item in items:
@@ -130,7 +130,7 @@ def _gathers(stage: Stage) -> bool:
 
 
 def _until(recipe: Recipe) -> float:
-    """Give how often a Thing is asked about before its rounds are over."""
+    """Return how often a Thing is asked about before its rounds are over."""
     where = recipe.until
     assert isinstance(where, dict)
     check = where["count"]

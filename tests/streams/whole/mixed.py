@@ -20,7 +20,7 @@ class Mixed(Draw):
     """Draws recipes that are nested, recurrent, each on its own, in batches, of all blocks."""
 
     def recipe(self, name: str = "r", depth: int = 0) -> Recipe:
-        """Give a recipe with at least one call in it at the top."""
+        """Return a recipe with at least one call in it at the top."""
         shape = self.random.choice(("plain", "plain", "each", "recurrent", "both"))
         rounds = shape in ("recurrent", "both")
         stages: list[Stage] = []
@@ -54,7 +54,7 @@ class Mixed(Draw):
             ],
             [
                 self._ask("verify", "CHECK {{ content }}"),
-                Stage("filter", params={"where": {"verdict": "pass"}}),
+                Stage("filter", params={"where": {"verified": True}}),
             ],
             [
                 Stage("accumulate", params={"count": number}),
@@ -86,7 +86,7 @@ class Judging(Answering):
     """A model that scores and checks as well, by place and prompt alone."""
 
     def with_structured_output(self, schema: Any, **kwargs: Any) -> Runnable[Any, Any]:
-        """Give a model whose answers are read as the schema, with the raw answer beside."""
+        """Return a model whose answers are read as the schema, with the raw answer beside."""
 
         def read(message: AIMessage) -> dict[str, Any]:
             parsed = schema.model_validate(json.loads(str(message.text)))
@@ -110,20 +110,21 @@ class Judging(Answering):
 
 
 def _judged(place: str, prompt: str) -> str | None:
-    """Give what is answered to a prompt of a kind, None to any other."""
+    """Return what is answered to a prompt of a kind, None to any other."""
     mark = zlib.crc32(f"{place} {prompt}".encode())
     match prompt.split(" ", 1)[0]:
         case "PICK":
             return "abc"[mark % 3]
         case "SCORE":
-            return json.dumps({"score": mark % 101, "reason": "so"})
+            told = "feedback" if mark % 3 else "reason"  # a third of the answers does not fit
+            return json.dumps({"score": mark % 101, told: "so"})
         case "CHECK":
             return json.dumps({"verdict": "fail" if mark % 4 == 0 else "pass", "reason": "so"})
     return None
 
 
 def drawn(seed: int, width: int | None = None) -> tuple[Recipe, list[str]]:
-    """Give a recipe and its items."""
+    """Return a recipe and its items."""
     random = Random(f"mixed {seed}")  # noqa: S311  (no secret)
     items = [f"i{number}" for number in range(random.randint(1, 4))]
     return Mixed(random, width=width).recipe(), items

@@ -12,7 +12,7 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
-from tests.streams.flow.laws import Told
+from tests.aio.laws import Told
 from tests.streams.whole.meaning import answer_to
 
 
@@ -48,7 +48,7 @@ class Manner:
     among: int = 23
 
     def wait(self, path: str) -> float | None:
-        """Give how long the call at a place takes."""
+        """Return how long the call at a place takes."""
         return self.waits[_mark(path) % len(self.waits)]
 
     def check(self, path: str) -> None:
@@ -57,7 +57,7 @@ class Manner:
             raise Told(path)
 
     def hung(self, path: str) -> bool:
-        """Say whether the call at a place never comes to an end."""
+        """Return whether the call at a place never comes to an end."""
         return self.hangs == _mark(path) % self.among
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.streams.flow.planted import Planted
+from tests.aio.planted import Planted
 
 
 def _planted(name: str, law: str, where: str, old: str, new: str) -> Planted:
@@ -13,7 +13,7 @@ PLANTED = (
     _planted(
         "items that go alone come in any order",
         "prefix",
-        "work",
+        "executor",
         "(items, one, width=planned.recipe.concurrency))\n\n    def _rounds",
         "(items, one, width=planned.recipe.concurrency, ordered=False))\n\n    def _rounds",
     ),
@@ -55,63 +55,63 @@ PLANTED = (
     _planted(
         "the items of a stage are left open",
         "alive",
-        "arrivals",
+        "context",
         "        await close(self._items)\n",
         "        pass\n",
     ),
     _planted(
         "every call of a Thing is the first",
         "prefix",
-        "calls",
+        "context",
         "        asked.numbers[place] = number + 1\n",
         "        asked.numbers[place] = number\n",
     ),
     _planted(
         "answers are not in the history",
         "told",
-        "leaving",
+        "stage",
         "calls=[answer.call for answer in answers]",
         "calls=[answer.call for answer in answers[:0]]",
     ),
     _planted(
         "no budget is asked",
         "budget",
-        "door",
-        "purse=passing.purse, policy",
-        "purse=None, policy",
+        "model_calls",
+        '{"purse": passing.purse, "policy"',
+        '{"purse": None, "policy"',
     ),
     _planted(
         "a rail of a stage ends the run",
         "error",
-        "link",
+        "watchdog",
         "            if stopped is None:\n",
         "            if stopped is None or error is stopped:\n",
     ),
     _planted(
         "a deadlock is found where calls are in flight",
         "stops",
-        "motion",
+        "watchdog",
         "elif not self.calls and place.deadlock",
         "elif place.deadlock",
     ),
     _planted(
         "calls that fail are counted for ever",
         "motion",
-        "motion",
+        "watchdog",
         "            return await call\n        finally:\n            motion.calls -= 1\n",
         "            return await call\n        finally:\n            motion.calls -= 0\n",
     ),
     _planted(
         "rounds go on with those that are over",
         "ids",
-        "rounds",
+        "executor",
         "going = [thing for thing in left if thing.id not in ended]",
         "going = list(left)",
     ),
     _planted(
         "a Thing that is over goes round again",
         "results",
-        "rounds",
+        "executor",
         "if reason := _over(thing, planned.until):",
         "if (reason := _over(thing, planned.until)) and number > 1:",
     ),

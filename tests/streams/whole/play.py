@@ -12,20 +12,21 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
-from tests.streams.flow.laws import Laws, Told
+from tests.aio.laws import Laws, Told
 from tests.streams.whole.blocks import REGISTRY
 from tests.streams.whole.drawn import Draw
 from tests.streams.whole.meaning import Item, Meaning
 from tests.streams.whole.model import Answering, Log, Manner
 
-from mergepoint.streams.planned import PlannedRecipe
+from mergepoint.models.providers import ModelSettings
+from mergepoint.streams.planning import PlannedRecipe
 from mergepoint.streams.recipe import Recipe
-from mergepoint.streams.recipe_run import RecipeRun, Wanted
+from mergepoint.streams.run import RecipeRun, Wanted
 from mergepoint.streams.thing import Thing, fold
-from mergepoint.testing.simulated import SimulatedLoop, TooManySteps
-from mergepoint.testing.simulated_deadlock import Deadlock
+from mergepoint.testing.simulation import Deadlock, SimulatedLoop, TooManySteps
 
 STEPS = 60_000
+PATIENT = ModelSettings(timeout=10_000.0)  # a call that hangs does so until the reader is cancelled
 WAITS: Sequence[Sequence[float | None]] = (
     (None,),
     (None, 0),
@@ -48,7 +49,7 @@ class Source:
     closed: int = 0
 
     async def stream(self) -> AsyncGenerator[str, None]:
-        """Give the items."""
+        """Yield the items."""
         self.opened += 1
         try:
             for number in range(self.count):
@@ -63,7 +64,7 @@ class Source:
             self.closed += 1
 
     def meant(self) -> Iterator[Item]:
-        """Give the same without a loop."""
+        """Yield the same without a loop."""
         for number in range(self.count):
             if number == self.fails:
                 raise Told(f"source at {number}")
@@ -107,7 +108,7 @@ class Schedule:
         self.reading = random.choice(WAITS)
 
     def expected(self) -> tuple[list[Item], str]:
-        """Give what comes one after the other, and the error that ends it."""
+        """Return what comes one after the other, and the error that ends it."""
         found: list[Item] = []
         try:
             meaning = Meaning(check=self.manner.check)
@@ -142,7 +143,7 @@ def play(seed: int) -> Played:
     laws = schedule.laws
     loop = SimulatedLoop(seed=seed, most=STEPS, traced=True)
     model = Answering(manner=schedule.manner, log=schedule.log)
-    options = Wanted(runs=None, model=model, registry=REGISTRY)
+    options = Wanted(runs=None, model=model, settings=PATIENT, registry=REGISTRY)
     run = RecipeRun.of(schedule.recipe, schedule.source.stream(), options)
     read = Read()
     try:
@@ -272,7 +273,7 @@ def _judge_landing(schedule: Schedule, run: RecipeRun, read: Read) -> None:
 
 
 def _widths(planned: PlannedRecipe, times: int = 1) -> dict[str, tuple[str, int]]:
-    """Give how many calls each stage may have in flight."""
+    """Return how many calls each stage may have in flight."""
     recipe = planned.recipe
     together = not recipe.each and any(
         one.barrier or one.batch is not None or one.kind.in_order for one in planned.blocks()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from tests.aio.planted import Planted
 from tests.mutants.mutate import apply
-from tests.streams.flow.planted import Planted
 from tests.streams.whole.planted import PLANTED
 from tests.streams.whole.play import play
 

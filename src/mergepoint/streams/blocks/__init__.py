@@ -1,1 +1,1 @@
-"""Blocks that come along, one verb a file; the file is named after the block."""
+"""Built-in blocks: one file per block, named after the block."""

@@ -1,21 +1,20 @@
-"""accumulate: Things taken together."""
+"""accumulate: group Things by count, time, budget, or condition."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
-from mergepoint.streams.block import block
+from mergepoint.streams.conditions import CONTENT, read_props
 from mergepoint.streams.context import BlockContext
-from mergepoint.streams.gather import Gather, gathered
+from mergepoint.streams.grouping import Gather, gathered
 from mergepoint.streams.groups import group_marks
-from mergepoint.streams.reading import CONTENT
+from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing
-from mergepoint.streams.where import read_props
 
 
 class Accumulate(Gather):
-    """What makes a group whole."""
+    """When a group is complete."""
 
 
 def _needs(params: Accumulate) -> list[str]:
@@ -33,12 +32,13 @@ def _needs(params: Accumulate) -> list[str]:
 async def accumulate(
     items: AsyncIterator[Thing], params: Accumulate, ctx: BlockContext
 ) -> AsyncIterator[Thing]:
-    """Hold Things back until a group of them is whole, then let them out, marked as that group.
+    """Collect Things until a group of them is complete, then emit them, marked as that group.
 
-    A group is whole by count, time, budget or a condition, whichever comes first; without any of
-    these, when the stream ends. Writes `group` (its id), `group_size` and `group_last`, by which
-    vote, select, synthesize, dedupe and merge know the group. As the parameter `batch` of any
-    other block the same rules give it the groups as streams of their own, and write nothing.
+    A group is complete at a count, time, budget, or condition, whichever comes first, or at the end
+    of the stream. Writes `group` (its id), `group_size`, and `group_last`, from which vote, select,
+    synthesize, dedupe, and merge know the group. The parameter `batch` of any other block applies
+    the same rules: the block then receives each group as a stream of its own, and no props are
+    written.
     """
     async with aclosing(gathered(items, params, ctx)) as batches:
         async for members in batches:

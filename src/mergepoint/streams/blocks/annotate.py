@@ -1,4 +1,4 @@
-"""annotate: props that a model reads out of each Thing."""
+"""annotate: props that a model extracts from each Thing."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from mergepoint.streams.asking import Asking, asked, failing, places
-from mergepoint.streams.block import block
+from mergepoint.streams.conditions import failed
 from mergepoint.streams.context import BlockContext
-from mergepoint.streams.reading import failed
+from mergepoint.streams.prompting import PromptParams, asked, failing, places
+from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing
 
 Type = Literal["text", "number", "whole", "flag", "list"]
@@ -23,15 +23,15 @@ _TYPES: dict[str, Any] = {
 }
 
 
-class Annotate(Asking):
-    """Which props are read, and how they are asked for."""
+class Annotate(PromptParams):
+    """The props to extract, and the prompt."""
 
     prompt: str = Field(
         default="Read this and fill in what is asked for.\n\n<text>\n{{ content }}\n</text>",
         description="asks for the fields",
     )
     fields: dict[str, Type | list[str]] = Field(
-        min_length=1, description="props by name: their type, or the words they may be"
+        min_length=1, description="props by name: their type, or the allowed words"
     )
 
 
@@ -44,9 +44,9 @@ class Annotate(Asking):
 async def annotate(
     items: AsyncIterator[Thing], params: Annotate, ctx: BlockContext
 ) -> AsyncIterator[Thing]:
-    """Ask a model for named props of each Thing, and write them.
+    """Extract named props from each Thing with a model.
 
-    Where a model does not give them all, the status is `failed`, with the `reason`.
+    If the model doesn't return all of them, the status is `failed`, with the `reason`.
     """
     schema = schema_of(params.fields)
 
@@ -63,9 +63,10 @@ async def annotate(
 
 
 def schema_of(fields: dict[str, Any]) -> type[BaseModel]:
-    """Give the model of an answer with these fields."""
+    """Return a pydantic model of an answer with these fields."""
     types: dict[str, Any] = {
         name: (Literal[tuple(kind)] if isinstance(kind, list) else _TYPES[kind], ...)
         for name, kind in fields.items()
     }
+    # Extra fields are refused: they would become props that no later stage expects.
     return create_model("Fields", __config__=ConfigDict(extra="forbid"), **types)

@@ -1,4 +1,4 @@
-"""apply: work on each Thing by an instruction."""
+"""apply: rewrite each Thing by an instruction."""
 
 from __future__ import annotations
 
@@ -7,10 +7,18 @@ from typing import Any
 
 from pydantic import Field
 
-from mergepoint.streams.asking import Answered, Asking, asked, failing, places
-from mergepoint.streams.block import block
+from mergepoint.streams.conditions import failed
 from mergepoint.streams.context import BlockContext
-from mergepoint.streams.reading import failed
+from mergepoint.streams.prompting import (
+    ORIGIN,
+    PromptParams,
+    PromptResult,
+    asked,
+    failing,
+    places,
+    written,
+)
+from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing
 
 PROMPT = (
@@ -19,12 +27,12 @@ PROMPT = (
 )
 
 
-class Apply(Asking):
-    """What is to be done with it."""
+class Apply(PromptParams):
+    """The instruction, and where the answer goes."""
 
     prompt: str = Field(default=PROMPT, description="what to do; the answer is the new content")
     to: str | None = Field(
-        default=None, description="a prop that gets the answer, in place of the content"
+        default=None, description="the prop that gets the answer, instead of the content"
     )
 
 
@@ -32,25 +40,28 @@ class Apply(Asking):
     "apply",
     params=Apply,
     needs=lambda params: places(params.prompt, params.system),
-    adds=lambda params: [] if params.to is None else [params.to],
+    adds=lambda params: ORIGIN if params.to is None else [params.to],
+    rewrites=lambda params: params.to is None,
 )
 async def apply(
     items: AsyncIterator[Thing], params: Apply, ctx: BlockContext
 ) -> AsyncIterator[Thing]:
-    """Ask a model to work on each Thing; what it answers is the new content, or a prop.
+    """Rewrite each Thing with a model; the answer is the new content, or a prop.
 
-    By default a text is revised by the prop `feedback`. Where a model answers nothing, the status
-    is `failed`, with the `reason`.
+    By default, a text is revised by the prop `feedback`. With new content, writes the call's origin
+    (`model`, `source`, `cost`, `stage_id`). If the model returns nothing, the status is `failed`,
+    with the `reason`.
     """
 
     async def one(thing: Thing) -> Thing:
         if failed(thing):
             return thing
-        found: Answered[Any] = await asked(ctx, thing, params, params.prompt)
+        found: PromptResult[Any] = await asked(ctx, thing, params, params.prompt)
         if found.answer is None:
             return failing(thing, found.reason)
-        text = found.answer.text
-        return thing.redrafted(text) if params.to is None else thing.plus({params.to: text})
+        if params.to is None:
+            return written(ctx, thing, found.answer)
+        return thing.plus({params.to: found.answer.text})
 
     async for made in ctx.map(items, one):
         yield made

@@ -1,4 +1,4 @@
-"""chain: the Things of a group one after the other, each with what came before."""
+"""chain: answer the Things of a group in sequence, each with the earlier answers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,19 @@ from typing import Any
 
 from pydantic import Field
 
-from mergepoint.streams.asking import Answered, Asking, asked, failing, places
-from mergepoint.streams.block import block
+from mergepoint.streams.conditions import failed
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.groups import Grouped, groups
-from mergepoint.streams.reading import failed
+from mergepoint.streams.prompting import (
+    ORIGIN,
+    PromptParams,
+    PromptResult,
+    asked,
+    failing,
+    places,
+    written,
+)
+from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing
 
 PROMPT = (
@@ -22,11 +30,11 @@ PROMPT = (
 NOTHING = "none"
 
 
-class Chain(Asking, Grouped):
-    """How each is asked for."""
+class Chain(PromptParams, Grouped):
+    """The prompt of each call."""
 
     prompt: str = Field(
-        default=PROMPT, description="shows {{ earlier }}: what was asked and answered before"
+        default=PROMPT, description="shows {{ earlier }}: the earlier questions and answers"
     )
 
 
@@ -34,17 +42,19 @@ class Chain(Asking, Grouped):
     "chain",
     params=Chain,
     needs=lambda params: places(params.prompt, params.system, extra=["earlier"]),
-    adds=["earlier"],
+    adds=["earlier", *ORIGIN],
+    rewrites=True,
     in_order=True,
 )
 async def chain(
     items: AsyncIterator[Thing], params: Chain, ctx: BlockContext
 ) -> AsyncIterator[Thing]:
-    """Ask a model for the Things of a group in order, each with the answers to those before.
+    """Answer the Things of a group in order with a model, each with the earlier answers.
 
-    What it answers is the new content. Writes `earlier`: contents and answers of those before.
-    Where a model answers nothing, the status is `failed`, with the `reason`, and the rest goes on
-    without it. Least-to-most: Zhou et al. 2022, https://arxiv.org/abs/2205.10625
+    The answer is the new content. Writes `earlier`, the contents and answers of the Things before,
+    and the call's origin (`model`, `source`, `cost`, `stage_id`). If the model returns nothing, the
+    status is `failed`, with the `reason`, and the others continue without it. Least-to-most: Zhou
+    et al. 2022, https://arxiv.org/abs/2205.10625
     """
     async with aclosing(groups(items, params.per)) as found:
         async for group in found:
@@ -54,11 +64,11 @@ async def chain(
                     yield member
                     continue
                 earlier = {"earlier": "\n\n".join(told) or NOTHING}
-                answered: Answered[Any] = await asked(
+                answered: PromptResult[Any] = await asked(
                     ctx, member, params, params.prompt, extra=earlier
                 )
                 if answered.answer is None:
                     yield failing(member, answered.reason)
                     continue
                 told.append(f"{member.content}\n{answered.answer.text}")
-                yield member.plus(earlier).redrafted(answered.answer.text)
+                yield written(ctx, member.plus(earlier), answered.answer)

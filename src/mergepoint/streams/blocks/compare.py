@@ -1,4 +1,4 @@
-"""compare: which of several Things is better, two at a time, or against a reference."""
+"""compare: judge Things in pairs, or against a reference."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from mergepoint.streams.asking import Answered, Asking, asked, failing, places
-from mergepoint.streams.block import block
+from mergepoint.streams.conditions import CONTENT, failed, value
 from mergepoint.streams.context import BlockContext
-from mergepoint.streams.decided import decided
+from mergepoint.streams.grouping import decided
 from mergepoint.streams.groups import Grouped, groups
-from mergepoint.streams.reading import failed, value
+from mergepoint.streams.prompting import PromptParams, PromptResult, asked, failing, places
+from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing
 
 PROMPT = (
@@ -24,18 +24,18 @@ PROMPT = (
 _FILLED = ("first", "second")
 
 
-class Compare(Asking, Grouped):
-    """Who is compared with whom, and how it is asked."""
+class Compare(PromptParams, Grouped):
+    """The pairs that are compared, and the prompt."""
 
     prompt: str = Field(default=PROMPT, description="shows {{ first }} and {{ second }}")
     way: Literal["knockout", "pairs", "reference"] = Field(
         default="knockout",
-        description="knockout: the winner of a group, by n - 1 comparisons; pairs: every two, all "
-        "come back with their rank; reference: each with a prop",
+        description="knockout: the winner of a group, by n - 1 comparisons; pairs: all Things with "
+        "their rank, by comparing every pair; reference: each compared with a prop",
     )
     reference: str = Field(default="reference", description="for way: reference, the prop")
     swap: bool = Field(
-        default=False, description="ask in both orders; where the answers differ nobody wins"
+        default=False, description="compare in both orders; if the answers differ, neither wins"
     )
 
 
@@ -56,20 +56,21 @@ class Preference(BaseModel):
     adds=lambda params: {
         "knockout": ["winner", "reason"],
         "pairs": ["wins", "score", "rank"],
-        "reference": ["verdict", "reason"],
+        "reference": ["preferred", "reason"],
     }[params.way],
+    rewrites=lambda params: params.way == "knockout",
     in_order=True,
 )
 async def compare(
     items: AsyncIterator[Thing], params: Compare, ctx: BlockContext
 ) -> AsyncIterator[Thing]:
-    """Ask a model which of two is better.
+    """Judge with a model which of two texts is better.
 
-    `knockout` gives one Thing a group, with the content of the winner, its id as `winner` and the
-    last `reason`: of two where nobody wins the first goes on. `pairs` gives the Things of a group
-    back with `wins`, `score` (the share of wins, 0 to 100) and `rank` (from 1). `reference` gives
-    each with the `verdict` pass where it is better than the reference, else fail, and the
-    `reason`. Pairwise ranking: Qin et al. 2023, https://arxiv.org/abs/2306.17563
+    `knockout` returns one Thing per group, with the content of the winner, its id as `winner`, and
+    the last `reason`; if neither of two wins, the first continues. `pairs` returns the Things of a
+    group with `wins`, `score` (the share of wins, 0 to 100), and `rank` (from 1). `reference`
+    returns each Thing with `preferred`, whether it is better than the reference, and the `reason`.
+    Pairwise ranking: Qin et al. 2023, https://arxiv.org/abs/2306.17563
     """
     if params.way == "reference":
 
@@ -95,8 +96,8 @@ async def compare(
 
 async def _preferred(
     ctx: BlockContext, asker: Thing, first: object, second: object, params: Compare
-) -> tuple[str, Answered[Preference]]:
-    """Give who is better: first, second, or blank for nobody; and the last answer."""
+) -> tuple[str, PromptResult[Preference]]:
+    """Return which is better ("first", "second", or "" for neither), and the last answer."""
     found = await asked(
         ctx,
         asker,
@@ -115,6 +116,7 @@ async def _preferred(
         schema=Preference,
         extra={"first": second, "second": first},
     )
+    # The same position won in both orders: the model prefers the position, not the text.
     if back.value is None or back.value.winner == found.value.winner:
         return "", back if back.value is None else found
     return found.value.winner, found
@@ -123,7 +125,7 @@ async def _preferred(
 async def _winner(
     ctx: BlockContext, joined: Thing, members: Sequence[Thing], params: Compare
 ) -> Thing:
-    """Let neighbours meet, round after round, until one is left."""
+    """Return the winner of a knockout tournament of neighbors."""
     left, reason = list(members), ""
     while len(left) > 1:
         following: list[Thing] = []
@@ -132,13 +134,15 @@ async def _winner(
             if found.value is None:
                 return failing(joined, found.reason)
             reason = found.value.reason
+            # Without a preference, the first continues: a round must always halve the field.
             following.append(second if better == "second" else first)
         left = following + (left[-1:] if len(left) % 2 else [])
-    return joined.plus(winner=left[0].id, reason=reason).redrafted(left[0].content)
+    told = joined.plus(winner=left[0].id, reason=reason).redrafted(left[0].content)
+    return told.taken_from(left[:1], CONTENT)
 
 
 async def _ranked(ctx: BlockContext, members: Sequence[Thing], params: Compare) -> Sequence[Thing]:
-    """Let every two meet; each is asked for by the first of them."""
+    """Return the members with their wins over all others; the first of a pair makes the call."""
     here = [member for member in members if not failed(member)]
     wins = dict.fromkeys((one.id for one in here), 0.0)
     for first, second in combinations(here, 2):
@@ -162,5 +166,4 @@ async def _against(ctx: BlockContext, thing: Thing, params: Compare) -> Thing:
     better, found = await _preferred(ctx, thing, thing.content, reference, params)
     if found.value is None:
         return failing(thing, found.reason)
-    verdict = "pass" if better == "first" else "fail"
-    return thing.plus(verdict=verdict, reason=found.value.reason)
+    return thing.plus(preferred=better == "first", reason=found.value.reason)

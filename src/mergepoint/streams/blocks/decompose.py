@@ -1,17 +1,18 @@
-"""decompose: parts of each Thing."""
+"""decompose: split each Thing into parts."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
+from typing import Any
 
 from pydantic import BaseModel, Field
 
-from mergepoint.streams.asking import Asking, asked, failing, places
-from mergepoint.streams.block import block
+from mergepoint.streams.conditions import failed
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.groups import group_marks
-from mergepoint.streams.reading import failed
+from mergepoint.streams.prompting import ORIGIN, PromptParams, asked, failing, origin, places
+from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing
 
 PROMPT = (
@@ -20,12 +21,12 @@ PROMPT = (
 )
 
 
-class Decompose(Asking):
-    """How it is taken apart."""
+class Decompose(PromptParams):
+    """The prompt, and the number and kind of parts."""
 
     prompt: str = Field(default=PROMPT, description="asks for {{ most }} parts at most")
-    most: int = Field(default=5, ge=1, description="so many parts at most")
-    kind: str = Field(default="step", description="the kind of each part")
+    most: int = Field(default=5, ge=1, description="maximum number of parts")
+    kind: str = Field(default="sub-problem", description="the kind of each part")
 
 
 class Parts(BaseModel):
@@ -38,15 +39,17 @@ class Parts(BaseModel):
     "decompose",
     params=Decompose,
     needs=lambda params: places(params.prompt, params.system, extra=["most"]),
-    adds=["kind", "question", "rank"],
+    adds=["kind", "question", "part", *ORIGIN],
+    rewrites=True,
 )
 async def decompose(
     items: AsyncIterator[Thing], params: Decompose, ctx: BlockContext
 ) -> AsyncIterator[Thing]:
-    """Ask a model for the parts of each Thing; each part is a child, together they are a group.
+    """Split each Thing into parts with a model; the parts are children that form a group.
 
-    Writes `kind`, `question` (the whole) and `rank` (the part's number, from 1). A Thing of which
-    a model gives no parts goes on with the status `failed` and the `reason`.
+    Writes `kind`, `question` (the whole), `part` (its number, from 1), and the origin of the call
+    that wrote all parts (`model`, `source`, `cost`, `stage_id`). If the model returns no parts, the
+    Thing continues with the status `failed` and the `reason`.
     """
 
     async def parted(thing: Thing) -> list[Thing]:
@@ -61,9 +64,10 @@ async def decompose(
             extra={"most": params.most},
             check=lambda parts: _too_many(parts, params.most),
         )
-        if found.value is None:
+        if found.value is None or found.answer is None:
             return [failing(thing, found.reason)]
-        return _children(thing, found.value.parts, params.kind, ctx)
+        about = {"kind": params.kind, "question": thing.content, **origin(ctx, found.answer)}
+        return _children(thing, found.value.parts, about, ctx)
 
     async with aclosing(_parts(ctx, items, parted)) as stream:
         async for part in stream:
@@ -77,12 +81,15 @@ def _too_many(parts: Parts, most: int) -> str | None:
     return None if found <= most else f"{found} parts, at most {most}"
 
 
-def _children(thing: Thing, parts: list[str], kind: str, ctx: BlockContext) -> list[Thing]:
+def _children(
+    thing: Thing, parts: list[str], about: Mapping[str, Any], ctx: BlockContext
+) -> list[Thing]:
+    # The group's size and last member are known now, so later stages needn't wait for its end.
     marks = group_marks(thing.id, [thing, ctx.child(thing, len(parts) - 1)])
     return [
         ctx.child(thing, number)
         .plus({**marks, "group_size": len(parts)})
-        .plus(kind=kind, question=thing.content, rank=number + 1)
+        .plus(about, part=number + 1)
         .redrafted(part)
         for number, part in enumerate(parts)
     ]

@@ -1,4 +1,4 @@
-"""dedupe: each thing once."""
+"""dedupe: drop duplicate Things."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ from collections.abc import AsyncIterator
 
 from pydantic import Field
 
-from mergepoint.streams.block import block
+from mergepoint.streams.conditions import CONTENT, answer_key, failed
 from mergepoint.streams.context import BlockContext
-from mergepoint.streams.ended import Ended
-from mergepoint.streams.groups import NOWHERE, Grouped
-from mergepoint.streams.reading import CONTENT, answer_key, failed
+from mergepoint.streams.groups import NOWHERE, Grouped, RecentNames
+from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing
 
 
 class Dedupe(Grouped):
-    """What counts as the same."""
+    """The value that is compared, and how."""
 
     by: str = Field(default="content", description="the prop that is compared, or content")
     exact: bool = Field(
         default=False,
-        description="tell apart texts that differ in case, spaces, or marks at their ends",
+        description="distinguish strings that differ only in case, spaces, or end punctuation",
     )
 
 
@@ -34,19 +33,21 @@ class Dedupe(Grouped):
 async def dedupe(
     items: AsyncIterator[Thing], params: Dedupe, ctx: BlockContext
 ) -> AsyncIterator[Thing]:
-    """Let the first of equal Things pass, in each group or in the whole stream.
+    """Pass only the first of equal Things, in each group or in the whole stream.
 
-    They leave as they came, one by one; nothing is waited for. Things that failed pass. Memory
-    grows with each that is different. Reads the prop that is named; writes nothing.
+    Things leave unchanged and without delay. Failed Things always pass. Memory use grows with the
+    number of different values. Reads the compared prop; writes nothing.
     """
+    # Digests instead of keys: contents may be long, and all of a group are kept.
     seen: set[bytes] = set()
-    ended = Ended()
+    ended = RecentNames()
     group: object = NOWHERE
     async for thing in items:
         here = thing.props.get("group") if params.per == "group" else None
         if here != group:
             if isinstance(group, str | None):
                 ended.add(group)
+            # A group that continues after it ended would have lost its seen values.
             ended.refuse(here, thing)
             group = here
             seen.clear()

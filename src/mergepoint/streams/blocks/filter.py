@@ -1,4 +1,4 @@
-"""filter: Things that pass."""
+"""filter: pass Things that match a condition."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from collections.abc import AsyncIterator
 
 from pydantic import Field
 
-from mergepoint.streams.block import block
+from mergepoint.streams.conditions import Where, holds, read_props
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.params import Params
+from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing
-from mergepoint.streams.where import Where, holds, read_props
 
 
 class Filter(Params):
-    """What has to hold, or with `drop` must not."""
+    """The condition, and whether matches pass or are dropped."""
 
     where: Where
-    drop: bool = Field(default=False, description="let pass those for which it does not hold")
+    drop: bool = Field(default=False, description="drop the matching Things instead of the others")
 
 
 @block("filter", params=Filter, needs=lambda params: read_props(params.where))
 async def filter_(
     items: AsyncIterator[Thing], params: Filter, ctx: BlockContext
 ) -> AsyncIterator[Thing]:
-    """Let those Things pass for which a condition on their props holds.
+    """Pass only the Things that match a condition on their props.
 
-    They leave as they came. Reads the props that the condition names; writes nothing.
+    They leave unchanged. Reads the props in the condition; writes nothing.
     """
     async for thing in items:
         if holds(params.where, thing) is not params.drop:

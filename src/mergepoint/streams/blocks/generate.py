@@ -1,4 +1,4 @@
-"""generate: samples of what answers a prompt."""
+"""generate: sample answers to a prompt."""
 
 from __future__ import annotations
 
@@ -9,30 +9,37 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from mergepoint.streams.asking import Answered, Asking, asked, failing, places
-from mergepoint.streams.block import block
+from mergepoint.streams.conditions import failed, pattern
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.groups import group_marks
-from mergepoint.streams.reading import failed
+from mergepoint.streams.prompting import (
+    ORIGIN,
+    PromptParams,
+    PromptResult,
+    asked,
+    failing,
+    places,
+    written,
+)
+from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing
-from mergepoint.streams.where import pattern
 
 _EXTRA = ("persona",)
 
 
-class Generate(Asking):
-    """What is asked, and how often."""
+class Generate(PromptParams):
+    """The prompt, and the number of samples."""
 
     prompt: str = Field(
         default="{{ content }}", description="{{ content }} and props are filled in"
     )
-    n: int = Field(default=1, ge=1, description="samples of each Thing; with more than 1 a group")
+    n: int = Field(default=1, ge=1, description="samples per Thing; several samples form a group")
     personas: list[str] = Field(
-        default=[], description="voices, one for each sample, from the first on again"
+        default=[], description="roles, one per sample, repeated from the first"
     )
     answer: Annotated[str, AfterValidator(pattern)] | None = Field(
         default=None,
-        description="a regular expression; its first group, else all of it, is the prop answer",
+        description="a regular expression; its first group, or its match, becomes the prop answer",
     )
 
 
@@ -43,35 +50,39 @@ class Generate(Asking):
     adds=lambda params: [
         "kind",
         "status",
+        *ORIGIN,
         *(["sample", "question"] if params.n > 1 else []),
         *(["persona"] if params.personas else []),
         *(["answer"] if params.answer else []),
     ],
+    rewrites=True,
 )
 async def generate(
     items: AsyncIterator[Thing], params: Generate, ctx: BlockContext
 ) -> AsyncIterator[Thing]:
-    """Ask a model, `n` times for each Thing; what it answers is the new content.
+    """Call a model `n` times for each Thing; the answer is the new content.
 
-    One sample is the Thing with a new draft, several are its children: a group, each asked for
-    when it is wanted. Writes the kind `answer`, the status `candidate`, and for samples `sample`
-    (from 0) and `question`; with `personas` the `persona`, with `answer` the `answer`. Where a
-    model answers nothing that fits, the status is `failed`, with the `reason`.
+    A single sample is the Thing with new content. Several samples are its children, which form a
+    group; each call is made when its result is needed. Writes the kind `answer`, the status
+    `candidate`, the call's origin (`model`, `source`, `cost`, `stage_id`), and for samples `sample`
+    (from 0) and `question`; with `personas` the `persona`, with `answer` the `answer`. If the model
+    returns no valid answer, the status is `failed`, with the `reason`.
     """
 
     async def one(thing: Thing) -> Thing:
         if failed(thing):
             return thing
         voice = {"persona": thing.props.get("persona", "")}
-        found: Answered[Any] = await asked(
+        found: PromptResult[Any] = await asked(
             ctx, thing, params, params.prompt, extra=voice, check=_blank
         )
         if found.answer is None:
             return failing(thing, found.reason)
-        made = thing.plus(kind="answer", status="candidate").redrafted(found.answer.text)
+        made = written(ctx, thing.plus(kind="answer", status="candidate"), found.answer)
         return made if params.answer is None else _short(made, params.answer)
 
-    async with aclosing(ctx.map(_wanted(items, params, ctx), one)) as results:  # it reads ahead
+    # Closed explicitly: the map may have calls in progress beyond the last result.
+    async with aclosing(ctx.map(_wanted(items, params, ctx), one)) as results:
         async for made in results:
             yield made
 
@@ -79,7 +90,7 @@ async def generate(
 async def _wanted(
     items: AsyncIterator[Thing], params: Generate, ctx: BlockContext
 ) -> AsyncGenerator[Thing, None]:
-    """Give the samples to be, each when it is asked for."""
+    """Yield the Things to sample for, each on demand."""
     async for thing in items:
         if params.n == 1 or failed(thing):
             yield thing.plus(persona=params.personas[0]) if params.personas else thing

@@ -1,4 +1,4 @@
-"""group_by: Things that belong together."""
+"""group_by: group Things by a prop or by lineage."""
 
 from __future__ import annotations
 
@@ -8,40 +8,39 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from mergepoint.streams.block import block
+from mergepoint.streams.conditions import CONTENT, canonical, failed, value
 from mergepoint.streams.context import BlockContext
-from mergepoint.streams.ended import Ended
-from mergepoint.streams.groups import group_marks
-from mergepoint.streams.lineage import ancestor
+from mergepoint.streams.groups import RecentNames, group_marks
 from mergepoint.streams.params import Params
-from mergepoint.streams.reading import CONTENT, canonical, failed, value
+from mergepoint.streams.provenance import ancestor
+from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing
 
 _Members = tuple[Any, Sequence[Thing]]
 
 
 class GroupBy(Params):
-    """What the members of a group have in common: a prop, or where they come from."""
+    """The prop or ancestor that the members of a group share."""
 
     by: str | None = Field(default=None, description="a prop, or content")
     lineage: Literal["parent", "root"] | int | None = Field(
         default=None,
-        description="the Thing that they were made from: so many levels up, or the first",
+        description="their common ancestor: parent, root, or the number of levels up",
     )
     size: int | None = Field(
         default=None,
         ge=1,
-        description="with lineage: how many a group has; it is let out without a look at the next",
+        description="with lineage: members per group; a full group leaves immediately",
     )
 
     @model_validator(mode="after")
     def _one(self) -> GroupBy:
         if (self.by is None) is (self.lineage is None):
-            raise ValueError("give exactly one of by and lineage")
+            raise ValueError("set exactly one of by and lineage")
         if isinstance(self.lineage, int) and self.lineage < 1:
-            raise ValueError("lineage is parent, root, or how many levels up, from 1 on")
+            raise ValueError("lineage must be parent, root, or a number of levels of at least 1")
         if self.size is not None and self.lineage is None:
-            raise ValueError("size goes with lineage")
+            raise ValueError("size requires lineage")
         return self
 
 
@@ -56,11 +55,11 @@ class GroupBy(Params):
 async def group_by(
     items: AsyncIterator[Thing], params: GroupBy, ctx: BlockContext
 ) -> AsyncIterator[Thing]:
-    """Let Things out group by group: those with one value of a prop, or made from one Thing.
+    """Group Things by the value of a prop, or by a common ancestor.
 
-    By a prop it waits for the whole stream, and groups come in the order of their first Things;
-    by lineage a group comes as soon as the next begins. Writes `group`, `group_size`,
-    `group_last`, and `group_key`: the value or id in common. Reads the prop that is named.
+    By a prop, it waits for the whole stream, and groups leave in the order of their first Things.
+    By lineage, a group leaves as soon as the next one begins. Writes `group`, `group_size`,
+    `group_last`, and `group_key`: the common value or id. Reads the named prop.
     """
     found = _by_lineage(items, params) if params.by is None else _by_prop(items, params.by)
     async with aclosing(found):
@@ -82,7 +81,7 @@ async def _by_lineage(
     items: AsyncIterator[Thing], params: GroupBy
 ) -> AsyncGenerator[_Members, None]:
     levels = {"parent": 1, "root": None}.get(str(params.lineage), params.lineage)
-    ended, key = Ended(), ""
+    ended, key = RecentNames(), ""
     members: list[Thing] = []
     async for thing in items:
         here = ancestor(thing.id, levels if isinstance(levels, int) else None)
@@ -91,6 +90,7 @@ async def _by_lineage(
             yield key, members
             members = []
         if not members:
+            # Items arrive in lineage order; an ancestor that returns means that they didn't.
             ended.refuse(here, thing)
         key = here
         members.append(thing)
@@ -103,5 +103,5 @@ async def _by_lineage(
 
 
 def _key(thing: Thing, name: str) -> object:
-    """Give what a Thing is grouped by; those that failed before they had it are a group."""
+    """Return the grouping value; Things that failed before they had it form one group."""
     return thing.props.get(name) if failed(thing) and name != CONTENT else value(thing, name)

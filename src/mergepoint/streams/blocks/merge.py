@@ -1,4 +1,4 @@
-"""merge: branches made one again."""
+"""merge: combine the branches of a Thing."""
 
 from __future__ import annotations
 
@@ -8,39 +8,40 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from mergepoint.streams.block import block
-from mergepoint.streams.block_error import BlockError
+from mergepoint.core.errors import BlockError
+from mergepoint.streams.conditions import CONTENT, value
 from mergepoint.streams.context import BlockContext
-from mergepoint.streams.decided import decided
+from mergepoint.streams.grouping import decided
 from mergepoint.streams.groups import MARKS, Grouped
-from mergepoint.streams.reading import value
-from mergepoint.streams.thing import Thing
-from mergepoint.streams.why import shown
+from mergepoint.streams.registry import block
+from mergepoint.streams.thing import Thing, shown
 
 OF_BRANCHES = frozenset({"branch", *MARKS})
 
 
 class Merge(Grouped):
-    """What becomes of contents and props."""
+    """The rules for contents and conflicting props."""
 
     content: str | None = Field(
-        default=None, description="the branch whose content is taken; else all, a mapping by branch"
+        default=None,
+        description="branch whose content is used; default: a mapping of all by branch",
     )
     conflicts: Literal["error", "first", "last"] = Field(
-        default="error", description="a prop that branches set to different values: whose is kept"
+        default="error",
+        description="which value of a prop is kept if branches set different values",
     )
 
 
-@block("merge", params=Merge, needs=("branch",), in_order=True)
+@block("merge", params=Merge, needs=("branch",), rewrites=True, in_order=True)
 async def merge(
     items: AsyncIterator[Thing], params: Merge, ctx: BlockContext
 ) -> AsyncIterator[Thing]:
-    """Make one Thing of the branches that tee made of one.
+    """Combine the branches that tee made of one Thing into one Thing again.
 
-    It has what that Thing had, and the props that its branches added, in the order of lineage.
-    Its content is one branch's, or a mapping of contents by branch (a list where a branch has
-    several Things). Where the wanted branch is not there it gets the status `failed` and the
-    `reason`. Reads `branch` and `group`.
+    The result has the original's props and the props that the branches added, in lineage order. Its
+    content is that of one branch, or a mapping of contents by branch (with a list for a branch of
+    several Things). If the chosen branch is missing, the status is `failed`, with the `reason`.
+    Reads `branch` and `group`.
     """
 
     async def made(joined: Thing, members: Sequence[Thing]) -> Thing:
@@ -51,14 +52,20 @@ async def merge(
             for name, given in member.props.items():
                 if name in OF_BRANCHES or (name, given) in joined.props.items():
                     continue
+                # The origin of a content that isn't used would be wrong for the merged Thing.
+                if name in ctx.words.origin and member.props["branch"] != params.content:
+                    continue
                 added[name] = _kept(name, added.get(name, given), given, params, member)
-        merged = joined.plus(added)
+        merged = joined.plus(added).taken_from(members, *added)
         if params.content is None:
-            return merged.redrafted({name: _one(found) for name, found in contents.items()})
+            whole = merged.redrafted({name: _one(found) for name, found in contents.items()})
+            return whole.taken_from(members, CONTENT)
         if params.content not in contents:
-            reason = f"nothing came out of the branch {params.content!r}"
+            reason = f"the branch {params.content!r} has no result"
             return merged.plus(status="failed", reason=reason)
-        return merged.redrafted(_one(contents[params.content]))
+        of_branch = [one for one in members if one.props["branch"] == params.content]
+        whole = merged.redrafted(_one(contents[params.content]))
+        return whole.taken_from(of_branch, CONTENT)
 
     async with aclosing(decided(items, params, ctx, made)) as merged:
         async for thing in merged:
@@ -72,8 +79,8 @@ def _one(contents: list[Any]) -> Any:
 def _kept(name: str, before: Any, given: Any, params: Merge, member: Thing) -> Any:
     if before != given and params.conflicts == "error":
         raise BlockError(
-            f"branches set {name} to {shown(before)} and to {shown(given)}; say whose is kept: "
-            "conflicts: first, or last",
+            f"branches set {name} to both {shown(before)} and {shown(given)}; to keep one, set "
+            "conflicts to first or last",
             item=member.id,
         )
     return before if params.conflicts == "first" else given

@@ -1,4 +1,4 @@
-"""pipeline: a conversation tree at work on each Thing."""
+"""pipeline: run a conversation tree on each Thing."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
-from mergepoint.core.path import nearest
-from mergepoint.streams.ask import Unfitting
-from mergepoint.streams.asking import failing
-from mergepoint.streams.block import block
+from mergepoint.core.paths import nearest
+from mergepoint.streams.conditions import CONTENT, canonical, failed, value
 from mergepoint.streams.context import BlockContext
+from mergepoint.streams.model_calls import captures, tree_of, tree_on_wire
 from mergepoint.streams.params import Params
-from mergepoint.streams.reading import CONTENT, canonical, failed, value
+from mergepoint.streams.prompting import failing
+from mergepoint.streams.protocols import Unfitting
+from mergepoint.streams.registry import block
 from mergepoint.streams.thing import RESERVED, Thing
-from mergepoint.streams.trees import captures, tree_of, tree_on_wire
-from mergepoint.tree.block import REQUIRED
-from mergepoint.tree.check import inputs_of
+from mergepoint.tree.nodes import REQUIRED
+from mergepoint.tree.validate import inputs_of
 
 
 class Pipeline(Params):
-    """Which tree, what it is given, and what is kept of it."""
+    """The tree, its inputs, and the captures that become props."""
 
     tree: Annotated[
         Any,
@@ -29,16 +29,17 @@ class Pipeline(Params):
         PlainSerializer(tree_on_wire),
         WithJsonSchema({"type": ["string", "object"]}),
     ] = Field(
-        description="a tree: the name of a graph that comes along, a .yaml file, YAML as it stands "
-        "or as text; in Python a node"
+        description="a tree: the name of a bundled graph, a .yaml file, YAML as data "
+        "or text; in Python, a node"
     )
     inputs: dict[str, str] = Field(
         default={},
-        description="the prop, or content, for each input of the tree; by default one input alone "
-        "is given the content, and of several those that are required the prop of their name",
+        description="the prop, or content, for each input of the tree; by default, a single input "
+        "gets the content, and several required inputs get the props of their names",
     )
     props: dict[str, str] | None = Field(
-        default=None, description="captures that are kept, and as which props; by default all"
+        default=None,
+        description="captures to keep, and their props; default: all, under their own names",
     )
 
     @model_validator(mode="after")
@@ -51,22 +52,22 @@ class Pipeline(Params):
             for name in given or {}:
                 if name not in known:
                     near, listed = nearest(name, known), ", ".join(known) or "none"
-                    raise ValueError(f"the tree has no {kind} {name!r}{near}; there are: {listed}")
+                    raise ValueError(f"the tree has no {kind} {name!r}{near}; available: {listed}")
         if taken := [name for name in self.kept().values() if name in RESERVED]:
             raise ValueError(
-                f"{taken[0]!r} is a field of every Thing; name the prop for it: "
+                f"{taken[0]!r} is a field of every Thing; choose another prop: "
                 f"props: {{{taken[0]}: ...}}"
             )
         return self
 
     def kept(self) -> dict[str, str]:
-        """Give the prop of each capture."""
+        """Return the prop of each capture."""
         if self.props is not None:
             return self.props
         return {key: key for key in captures(self.tree)}
 
     def given(self) -> dict[str, str]:
-        """Give the prop, or content, for each input."""
+        """Return the prop, or content, for each input."""
         declared = inputs_of(self.tree)
         alone = len(declared) == 1 and not self.inputs
         return {
@@ -81,17 +82,18 @@ class Pipeline(Params):
     params=Pipeline,
     needs=lambda params: sorted({*params.given().values()} - {CONTENT}),
     adds=lambda params: [*params.kept().values()],
+    rewrites=True,
     reaches_out=True,
 )
 async def pipeline(
     items: AsyncIterator[Thing], params: Pipeline, ctx: BlockContext
 ) -> AsyncIterator[Thing]:
-    """Run a conversation tree for each Thing; its last response is the new content.
+    """Run a conversation tree on each Thing; its last response is the new content.
 
-    The content goes in as the input that takes it, else as the first message. What the tree
-    captures becomes props; its calls are in the history. Gates are refused: nobody is there to
-    answer. Where a step's answer cannot be used, or a limit of the tree's own ends it, the status
-    is `failed`, with the `reason`.
+    The content is passed as the input that takes it, or as the first message. Captures of the tree
+    become props, and its calls are in the history. Trees with gates are refused, because no one can
+    answer them in a stream. If a step's answer is invalid, or a limit of the tree itself ends it,
+    the status is `failed`, with the `reason`.
     """
     given, kept = params.given(), params.kept()
 

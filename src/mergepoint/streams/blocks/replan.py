@@ -1,21 +1,20 @@
-"""replan: a model decides what is tried next."""
+"""replan: let a model decide which stages run next."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, WithJsonSchema, create_model
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, create_model
+from pydantic.json_schema import SkipJsonSchema
 
-from mergepoint.streams.asking import Asking, asked, failing, places
-from mergepoint.streams.block import block
-from mergepoint.streams.block_error import BlockError
-from mergepoint.streams.context import BlockContext
-from mergepoint.streams.proposal import PROPOSAL, Proposals
-from mergepoint.streams.reading import failed
-from mergepoint.streams.thing import Thing
-from mergepoint.streams.why import shown
+from mergepoint.core.errors import BlockError
+from mergepoint.streams.conditions import failed
+from mergepoint.streams.context import PROPOSAL, BlockContext, Proposals
+from mergepoint.streams.prompting import PromptParams, asked, failing, places
+from mergepoint.streams.registry import block
+from mergepoint.streams.thing import Thing, shown
 
 PROMPT = (
     "Decide what to try next on the following text: one stage after the other, each with its "
@@ -28,30 +27,37 @@ _EXTRA = ("tried", "known", "max_stages")
 _LINES = 40
 
 
-class Replan(Asking):
-    """What a model may propose."""
+class Replan(PromptParams):
+    """The stages that a model may propose."""
 
     prompt: str = Field(
         default=PROMPT,
-        description="asks for stages; `tried`, `known` and `max_stages` are filled in too",
+        description="asks for stages; `tried`, `known`, and `max_stages` are filled in too",
     )
     allowed: list[str] | None = Field(
         default=None,
         min_length=1,
-        description="blocks and recipes that may be proposed; by default all but those that reach "
-        "files or code, and those that propose themselves",
+        description="blocks and recipes that may be proposed; default: all except those that reach "
+        "files or code, and those that propose stages",
     )
-    max_stages: int = Field(default=8, ge=1, le=100, description="so many stages at most")
-    depth: int = Field(
-        default=1, ge=1, le=5, description="how deep proposals may stand in proposals"
+    models: list[str] | None = Field(
+        default=None,
+        description="models that may be proposed for a stage, as provider:name; default: any "
+        "available model, with a price if there is a limit in USD",
     )
+    max_stages: int = Field(default=8, ge=1, le=100, description="maximum number of stages")
+    depth: int = Field(default=1, ge=1, le=5, description="maximum depth of proposals in proposals")
 
 
 class Proposed(BaseModel):
     """One stage."""
 
+    model_config = ConfigDict(extra="forbid")
+
     type: str = Field(description="the name of a block or recipe")
     params: dict[str, Any] = Field(default={}, description="what it is told")
+    # Only in the schema if the params name models: others must not be offered.
+    model: Annotated[str | None, SkipJsonSchema()] = None
 
 
 @block(
@@ -64,20 +70,23 @@ class Proposed(BaseModel):
 async def replan(
     items: AsyncIterator[Thing], params: Replan, ctx: BlockContext
 ) -> AsyncIterator[Thing]:
-    """Ask a model which stages each Thing should go through next; then they run on it.
+    """Choose the next stages for each Thing with a model, and run them.
 
-    The stages are of the registry and the library; what is proposed is checked before it runs, and
-    what is wrong goes back to the model. Writes `proposal`, a list of `type` and `params`, and
-    the status `done` where the model proposes nothing. Where it proposes nothing that can run, the
-    status is `failed`, with the `reason`. The stages run below this one, and leave in its place.
+    The stages come from the registry and the library. A proposal is checked before it runs, and its
+    problems go back to the model. Writes `proposal`, a list of `type`, `params`, and optionally
+    `model`; if the model proposes nothing, the status `done`. If no proposal can run, the status is
+    `failed`, with the `reason`. The stages run below this one, and their results leave instead of
+    its own.
     """
     planner = ctx.proposals
     if planner is None:
         async for thing in items:
-            raise BlockError("nobody is there to run what is proposed", item=thing.id)
+            raise BlockError(
+                "this stage can't run proposals; run it as part of a recipe", item=thing.id
+            )
         return
     known = planner.known(params.allowed)
-    schema = _schema(known)
+    schema = _schema(known, None if params.models is None else tuple(params.models))
     about = {"known": planner.about(known), "max_stages": params.max_stages}
 
     async def one(thing: Thing) -> Thing:
@@ -107,9 +116,11 @@ def _problem(
     stage_id: str,
     found: Any,
 ) -> str | None:
-    """Say what is wrong with a proposal for a Thing, or None."""
+    """Return the problems of a proposal for a Thing, or None."""
     if len(found.stages) > params.max_stages:
         return f"{len(found.stages):,} stages; at most {params.max_stages} are possible"
+    if refused := [*_refused_models(found.stages, params.models)]:
+        return "\n".join(refused)
     stages = [_within(stage, params, known) for stage in found.stages]
     props = list(thing.props)
     faults = planner.faults(stages, stage_id=stage_id, props=props, known=known, depth=params.depth)
@@ -117,19 +128,31 @@ def _problem(
 
 
 def _within(stage: Proposed, params: Replan, known: tuple[str, ...]) -> dict[str, Any]:
-    """Give a stage as data; a replan that was proposed has the limits of this one."""
-    data = stage.model_dump(mode="json")
+    """Return a stage as data; a proposed replan gets this stage's limits."""
+    data = stage.model_dump(mode="json", exclude_none=True)
     if stage.type == "replan":
         limits = {"allowed": list(known), "max_stages": params.max_stages, "depth": params.depth}
-        data["params"] |= limits
+        data["params"] |= limits if params.models is None else {**limits, "models": params.models}
     return data
 
 
+def _refused_models(stages: Sequence[Proposed], models: Sequence[str] | None) -> Iterator[str]:
+    """Yield a problem for each stage with a model that may not be proposed."""
+    for number, stage in enumerate(stages):
+        if stage.model is not None and models is not None and stage.model not in models:
+            problem = f"the model {stage.model!r} may not be proposed"
+            yield f"stages[{number}]: {problem}; may be: {', '.join(models) or 'none'}"
+
+
+# Pydantic builds a class per schema, and all Things of a stage share one.
 @lru_cache(maxsize=64)
-def _schema(known: tuple[str, ...]) -> type[BaseModel]:
-    """Give the schema of a proposal, in which a type is one of those that are known."""
-    named = Annotated[str, WithJsonSchema({"type": "string", "enum": list(known)})]
-    stage = create_model("Stage", __base__=Proposed, type=(named, ...))
+def _schema(known: tuple[str, ...], models: tuple[str, ...] | None) -> type[BaseModel]:
+    """Return the schema of a proposal, with the allowed types and models."""
+    fields: dict[str, Any] = {"type": (_one_of(known), ...)}
+    if models:
+        own = Field(default=None, description="the model that is asked, in place of the usual")
+        fields["model"] = (_one_of(models) | None, own)
+    stage = create_model("Stage", __base__=Proposed, **fields)
     return create_model(
         "Proposal",
         reason=(str, Field(description="why, in a few words")),
@@ -137,8 +160,12 @@ def _schema(known: tuple[str, ...]) -> type[BaseModel]:
     )
 
 
+def _one_of(names: Sequence[str]) -> Any:
+    return Annotated[str, WithJsonSchema({"type": "string", "enum": list(names)})]
+
+
 def _tried(thing: Thing) -> str:
-    """Tell which stages a Thing went through, and what they made of it; the last ones if many."""
+    """Return the stages that a Thing passed and their results, up to the latest 40."""
     lines = [
         f"- {entry.block}: "
         + ", ".join(

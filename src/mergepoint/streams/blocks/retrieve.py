@@ -1,4 +1,4 @@
-"""retrieve: what documents say about it."""
+"""retrieve: add matching documents to each Thing."""
 
 from __future__ import annotations
 
@@ -10,15 +10,22 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
-from mergepoint.streams.block import block
-from mergepoint.streams.block_error import BlockError
-from mergepoint.streams.bm25 import BM25, K1, B
+from mergepoint.core.errors import BlockError
+from mergepoint.streams.conditions import CONTENT, failed, value
 from mergepoint.streams.context import BlockContext
-from mergepoint.streams.documents import Document, Split, documents_in, split
-from mergepoint.streams.named import NAMED
-from mergepoint.streams.params import Params
-from mergepoint.streams.reading import CONTENT, failed, value
-from mergepoint.streams.retriever import loaded, retriever_problem
+from mergepoint.streams.params import NAMED, Params
+from mergepoint.streams.registry import block
+from mergepoint.streams.retrieval import (
+    BM25,
+    K1,
+    B,
+    Document,
+    Split,
+    documents_in,
+    loaded,
+    retriever_problem,
+    split,
+)
 from mergepoint.streams.thing import Thing
 
 Sources = list[dict[str, Any]]
@@ -32,7 +39,7 @@ def _retriever(given: Any) -> Any:
 
 
 class Retrieve(Params):
-    """Where is searched, what for, and how much is taken."""
+    """The documents, the query, and the number of results."""
 
     documents: list[str] | None = Field(default=None, description="texts to search in")
     folder: str | None = Field(
@@ -40,11 +47,9 @@ class Retrieve(Params):
     )
     retriever: Annotated[
         Any, AfterValidator(_retriever), NAMED, WithJsonSchema({"type": ["string", "null"]})
-    ] = Field(
-        default=None, description="a LangChain retriever: in Python itself, in YAML `module:name`"
-    )
-    k: int = Field(default=4, ge=1, description="at most so many")
-    query: str = Field(default="content", description="the prop that is looked for, or content")
+    ] = Field(default=None, description="a LangChain retriever; in YAML, `module:name`")
+    k: int = Field(default=4, ge=1, description="maximum number of results")
+    query: str = Field(default="content", description="the prop that is searched for, or content")
     into: str = Field(default="sources", min_length=1, description="the prop that is written")
     split: Split = Field(
         default="none", description="search in whole documents, or in their paragraphs"
@@ -52,17 +57,17 @@ class Retrieve(Params):
     suffixes: list[str] = Field(
         default=[".txt", ".md"], min_length=1, description="with folder: which files are read"
     )
-    k1: float = Field(default=K1, ge=0, description="BM25: how much repetition counts")
-    b: float = Field(default=B, ge=0, le=1, description="BM25: how much a document's length counts")
+    k1: float = Field(default=K1, ge=0, description="BM25: weight of repeated words")
+    b: float = Field(default=B, ge=0, le=1, description="BM25: weight of a document's length")
 
     @model_validator(mode="after")
     def _one(self) -> Retrieve:
         places = (self.documents, self.folder, self.retriever)
         if sum(place is not None for place in places) != 1:
-            raise ValueError("give exactly one of documents, folder, retriever")
+            raise ValueError("set exactly one of documents, folder, retriever")
         own = {"split", "suffixes", "k1", "b"} & self.model_fields_set
         if self.retriever is not None and own:
-            raise ValueError(f"{', '.join(sorted(own))} belongs to documents and folder")
+            raise ValueError(f"{', '.join(sorted(own))} requires documents or folder")
         return self
 
 
@@ -76,14 +81,15 @@ class Retrieve(Params):
 async def retrieve(
     items: AsyncIterator[Thing], params: Retrieve, ctx: BlockContext
 ) -> AsyncIterator[Thing]:
-    """Add to each Thing the documents that fit it best.
+    """Add to each Thing the documents that match it best.
 
-    Searches a list of texts or a folder by BM25 (see `mergepoint.streams.bm25`; words are what
-    stands between spaces and marks), or asks any LangChain retriever. Reads the content, or the
-    prop `query` names; writes `query`, and `sources`: a list of mappings with `id`, `text` and,
-    where it is known, `score`, best first. Things that failed pass as they are. What was found is
-    noted, and a resumed run does not search again.
+    Searches a list of texts or a folder with BM25 (see `mergepoint.streams.retrieval`; words are
+    sequences of letters and digits), or calls any LangChain retriever. Reads the content, or the
+    prop named by `query`. Writes `query` and `sources`: a list of mappings with `id`, `text`, and
+    `score` if known, best first. Failed Things pass unchanged. The results are noted: a resumed run
+    doesn't search again.
     """
+    # The index is built once per stage and run, not once per batch.
     search = ctx.kept(partial(_search, params))
 
     async def found(thing: Thing) -> Thing:
@@ -91,7 +97,7 @@ async def retrieve(
             return thing
         query = value(thing, params.query)
         if not isinstance(query, str):
-            raise BlockError(f"{params.query} is no text to look for", item=thing.id)
+            raise BlockError(f"{params.query} must be a string to search for", item=thing.id)
         key = f"sources of {thing.id} after {len(thing.history)}"
         sources = await ctx.once(key, partial(search, query))
         return thing.plus({"query": query, params.into: sources})

@@ -1,4 +1,4 @@
-"""route: which way a Thing goes."""
+"""route: assign each Thing to a branch."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from collections.abc import AsyncIterator
 
 from pydantic import Field
 
-from mergepoint.streams.block import block
+from mergepoint.streams.conditions import Where, holds, read_props
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.params import Params
+from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing
-from mergepoint.streams.where import Where, holds, read_props
 
 
-class Case(Params):
-    """A branch, and the condition under which a Thing is sent there."""
+class RouteCase(Params):
+    """A branch, and the condition for it."""
 
     where: Where
     to: str = Field(min_length=1, description="the name of the branch")
 
 
 class Route(Params):
-    """Cases, of which the first that holds decides."""
+    """Cases in order; the first that matches decides."""
 
-    cases: list[Case] = Field(min_length=1, description="branches with their conditions")
+    cases: list[RouteCase] = Field(min_length=1, description="branches with their conditions")
     otherwise: str = Field(
-        default="otherwise", min_length=1, description="the branch where no case holds"
+        default="otherwise", min_length=1, description="the branch if no case matches"
     )
 
 
@@ -37,9 +37,9 @@ def _needs(params: Route) -> list[str]:
 async def route(
     items: AsyncIterator[Thing], params: Route, ctx: BlockContext
 ) -> AsyncIterator[Thing]:
-    """Send each Thing one way: the first case whose condition holds names its branch.
+    """Assign each Thing to a branch: that of the first case whose condition matches.
 
-    Reads the props that the conditions name; writes `branch`.
+    Reads the props in the conditions; writes `branch`.
     """
     async for thing in items:
         fitting = (case.to for case in params.cases if holds(case.where, thing))

@@ -1,4 +1,4 @@
-"""search: the best that a search finds, asked what to try next and told what came of it."""
+"""search: find the best answer by trying and scoring variants."""
 
 from __future__ import annotations
 
@@ -7,25 +7,18 @@ from typing import Annotated
 
 from pydantic import Field, RootModel
 
-from mergepoint.streams.alone import Alone
-from mergepoint.streams.block import block
-from mergepoint.streams.context import BlockContext
-from mergepoint.streams.reading import canonical, failed, number
-from mergepoint.streams.search.beam import Beam
-from mergepoint.streams.search.best_first import BestFirst
-from mergepoint.streams.search.islands import Islands
-from mergepoint.streams.search.own import Own
-from mergepoint.streams.search.search import Found, Move
-from mergepoint.streams.search.thompson import Thompson
-from mergepoint.streams.search.uct import Uct
+from mergepoint.streams.conditions import canonical, failed, holds, number
+from mergepoint.streams.context import Alone, BlockContext, origin_among
+from mergepoint.streams.registry import block
+from mergepoint.streams.search import Found, Move, Own
+from mergepoint.streams.search_strategies import Beam, BestFirst, Islands, Thompson, Uct
 from mergepoint.streams.thing import Thing
-from mergepoint.streams.where import holds
 
 Way = Beam | BestFirst | Uct | Thompson | Islands | Own
 
 
 class Searched(RootModel[Annotated[Way, Field(discriminator="strategy")]]):
-    """A strategy and what belongs to it."""
+    """A strategy and its params."""
 
 
 @block(
@@ -39,19 +32,18 @@ class Searched(RootModel[Annotated[Way, Field(discriminator="strategy")]]):
 async def search(
     items: AsyncIterator[Thing], params: Searched, ctx: BlockContext
 ) -> AsyncIterator[Thing]:
-    """Search from each Thing on; the best node that was found comes out.
+    """Search from each Thing, and return the best nodes that were found.
 
-    A move sends a node, or several as one, through the stages of `next`, those from the item
-    itself through `first`; what comes out of them are new nodes, each with a score. Strategies:
-    `beam` (level by level), `best_first`, `uct` (tree search by means and visits), `thompson`
-    (wider or deeper by chance, as likely as it is to be better), `islands` (evolution) and `own` (a
-    function that gives a search with `ask`, `tell` and `best`). What is tried next goes by the seed
-    and by scores in the order of moves, so it does not depend on concurrency.
+    A move sends a node, or several as one, through the stages of `next`; moves from the item itself
+    use `first`. The results are new nodes, each with a score. Strategies: `beam` (level by level),
+    `best_first`, `uct` (tree search by means and visits), `thompson` (a random draw between wider
+    and deeper), `islands` (evolution), and `own` (a function that returns a search with `ask`,
+    `tell`, and `best`). Moves depend only on the seed and on scores in the order of moves, not on
+    concurrency.
 
-    A node is given `task` (the item's content) and `earlier` (the nodes that it is made of
-    with their scores, the best last). Writes `moves` (how many were made) and `stopped`: until,
-    moves, nothing left, or nothing came. Where nothing was found the item comes out with the status
-    `stuck` and the `reason`.
+    A node gets `task` (the item's content) and `earlier` (its parent nodes with their scores, the
+    best last). Writes `moves` (the number made) and `stopped`: until, moves, nothing left, or
+    nothing came. If nothing was found, the item leaves with the status `stuck` and the `reason`.
     """
     plan = params.root
 
@@ -82,10 +74,12 @@ class _Quest:
         self._stopped = "nothing left"
 
     async def run(self) -> None:
-        """Ask, try and tell until the search is over."""
+        """Make moves until the search is over."""
         while batch := self._batch():
             slots = [self._slot(move) for move in batch]
             made = await self._tried(batch, slots)
+            # Results are told in the order of moves, whatever order they finish in: a resumed run
+            # must repeat the search.
             for move, nodes in zip(batch, made, strict=True):
                 self._nodes.update((node.id, node) for node in nodes)
                 self._search.tell(move, [self._scored(node) for node in nodes])
@@ -93,11 +87,12 @@ class _Quest:
                 self._stopped = "until"
                 return
             if not any(made):
-                self._stopped = "nothing came"  # of a limit, or all of it has failed
+                # A limit stopped the stages, or all nodes failed.
+                self._stopped = "nothing came"
                 return
 
     def best(self) -> Sequence[Thing]:
-        """Give the best nodes, or the item where nothing was found."""
+        """Return the best nodes, or the item if nothing was found."""
         told = {"moves": self._moves, "stopped": self._stopped}
         names = list(self._search.best())[: self._plan.keep]
         if not names:
@@ -121,12 +116,13 @@ class _Quest:
         return batch
 
     def _slot(self, move: Move) -> Thing:
-        """Give the Thing that goes through the stages of a move."""
+        """Return the Thing that passes the stages of a move."""
         parents = [self._nodes[name] for name in move.parents]
         if len(parents) > 1:
             slot = self._ctx.joined(parents).redrafted(parents[-1].content)
         else:
             name = parents[0].id
+            # Child numbers are counted per parent, so that ids don't depend on other branches.
             count = self._children[name] = self._children.get(name, -1) + 1
             slot = self._ctx.child(parents[0], count)
         earlier = "" if move.way == "first" else self._earlier(parents)
@@ -143,19 +139,14 @@ class _Quest:
         )
 
     async def _tried(self, batch: Sequence[Move], slots: Sequence[Thing]) -> list[list[Thing]]:
-        """Give what came of each move, in the order of lineage; without what failed."""
+        """Return the nodes of each move in lineage order, without failed ones."""
         ways = ["next" if self._plan.first is None else move.way for move in batch]
         made: dict[str, list[Thing]] = {slot.id: [] for slot in slots}
         for way in dict.fromkeys(ways):
             entering = [slot for slot, its in zip(slots, ways, strict=True) if its == way]
             async for node in self._ctx.inside(way, entering):
-                origin = node.id
-                while origin and origin not in made:
-                    origin = origin.rpartition(".")[0]
-                if not origin:
-                    origin = next((name for name in made if _came_of(node, name)), slots[-1].id)
                 if not failed(node):
-                    made[origin].append(node)
+                    made[origin_among(made, node)].append(node)
         return list(made.values())
 
     def _scored(self, node: Thing) -> Found:
@@ -163,10 +154,3 @@ class _Quest:
 
     def _is_good(self, node: Thing) -> bool:
         return self._plan.until is not None and holds(self._plan.until, node)
-
-
-def _came_of(node: Thing, name: str) -> bool:
-    """Say whether a node that was made of several came of the slot with a name."""
-    return any(entry.id == name for entry in node.history) or any(
-        parent == name or parent.startswith(f"{name}.") for parent in node.parents
-    )

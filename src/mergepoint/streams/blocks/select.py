@@ -1,4 +1,4 @@
-"""select: the best, or those that are good enough."""
+"""select: keep the best Things, or those above a threshold."""
 
 from __future__ import annotations
 
@@ -7,34 +7,36 @@ from contextlib import aclosing
 
 from pydantic import Field, model_validator
 
-from mergepoint.streams.block import block
+from mergepoint.streams.conditions import failed
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.groups import Grouped, groups
-from mergepoint.streams.ranking import Ranking, ranked, strength
-from mergepoint.streams.reading import failed
+from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing
+from mergepoint.streams.voting import Ranking, ranked, strength
 
 
 class Select(Grouped, Ranking):
-    """Which Things are taken."""
+    """The Things to keep."""
 
     top_k: int | None = Field(
-        default=None, ge=1, description="of each group the best so many, best first"
+        default=None, ge=1, description="number of best Things to keep per group, best first"
     )
     threshold: float | None = Field(
-        default=None, description="those whose number is at least this (with lowest, at most)"
+        default=None, description="keep Things whose number is at least this (with lowest: at most)"
     )
-    take: int | None = Field(default=None, ge=1, description="end the stream after so many")
+    take: int | None = Field(
+        default=None, ge=1, description="end the stream after this number of Things"
+    )
 
     @model_validator(mode="after")
     def _some(self) -> Select:
         if self.top_k is None and self.threshold is None and self.take is None:
-            raise ValueError("give top_k, threshold, take, or several of them")
+            raise ValueError("set at least one of top_k, threshold, take")
         return self
 
     @property
     def is_ranked(self) -> bool:
-        """Say whether the number is looked at."""
+        """Return whether the number is used."""
         return self.top_k is not None or self.threshold is not None
 
 
@@ -48,11 +50,11 @@ class Select(Grouped, Ranking):
 async def select(
     items: AsyncIterator[Thing], params: Select, ctx: BlockContext
 ) -> AsyncIterator[Thing]:
-    """Let the best Things of each group pass, or those that are good enough, or so many.
+    """Keep the best Things of each group, those above a threshold, or a fixed number.
 
-    Equal ones are taken in the order of lineage, Things that failed are not. A threshold decides
-    at once, without waiting for the group; after `take` nothing more is pulled. Reads the number
-    `by`; with `top_k` writes `rank`, 1 for the best.
+    Ties keep lineage order; failed Things are dropped. A threshold decides immediately, without
+    waiting for the group. After `take` Things, nothing more is pulled. Reads the number `by`; with
+    `top_k`, writes `rank`, 1 for the best.
     """
     taken = 0
     async with aclosing(_chosen(items, params)) as chosen:

@@ -1,4 +1,4 @@
-"""set: props and contents that follow from what is there, without a model."""
+"""set: write props or content without a model."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from typing import Any
 
 from pydantic import Field, JsonValue, model_validator
 
-from mergepoint.streams.asking import filled, places
-from mergepoint.streams.block import block
 from mergepoint.streams.context import BlockContext
-from mergepoint.streams.knobs import read_knobs
-from mergepoint.streams.params import Params
+from mergepoint.streams.params import Params, read_knobs
+from mergepoint.streams.prompting import filled, places
+from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing
 
 
 class Set(Params):
-    """What is written."""
+    """The props and content to write."""
 
     props: dict[str, JsonValue] = Field(
-        default={}, description="props with their values; in texts {{ places }} are filled in"
+        default={},
+        description="props with their values; {{ placeholders }} in strings are filled in",
     )
     content: str | None = Field(
-        default=None, description="a new content; {{ content }} and props are filled in"
+        default=None, description="new content; {{ content }} and props are filled in"
     )
-    keep: bool = Field(default=False, description="a prop that is there already stays as it is")
+    keep: bool = Field(default=False, description="whether existing props keep their value")
 
     @model_validator(mode="after")
     def _some(self) -> Set:
         if not self.props and self.content is None:
-            raise ValueError("give props, content, or both")
+            raise ValueError("set props, content, or both")
         return self
 
 
@@ -38,12 +38,18 @@ def _needs(params: Set) -> list[str]:
     return places(*(f"{{{{ {name} }}}}" for name in read), params.content)
 
 
-@block("set", params=Set, needs=_needs, adds=lambda params: list(params.props))
+@block(
+    "set",
+    params=Set,
+    needs=_needs,
+    adds=lambda params: list(params.props),
+    rewrites=lambda params: params.content is not None,
+)
 async def set_(items: AsyncIterator[Thing], params: Set, ctx: BlockContext) -> AsyncIterator[Thing]:
-    """Write props and a content that are given, with what is there filled in.
+    """Write props and content, with placeholders filled in.
 
-    All of it is read before any of it is written. With `keep` a prop that is there stays: so what
-    the rounds of a recurrent recipe begin with is set in the first alone.
+    All values are read before any is written. With `keep`, existing props keep their value: so a
+    recurrent recipe sets its initial values only in the first round.
     """
     async for thing in items:
         given = {

@@ -1,4 +1,4 @@
-"""share: what the others of a group say."""
+"""share: give each Thing the contents of its group."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from contextlib import aclosing
 
 from pydantic import Field
 
-from mergepoint.streams.asked_strategies import listed
-from mergepoint.streams.block import block
+from mergepoint.streams.conditions import failed
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.groups import Grouped, groups
-from mergepoint.streams.reading import failed
+from mergepoint.streams.prompting import listed
+from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing
 
 
 class Share(Grouped):
-    """Who is told what by whom."""
+    """The prop to write, and whether it includes the Thing's own content."""
 
     into: str = Field(default="others", min_length=1, description="the prop that is written")
-    itself: bool = Field(default=False, description="the Thing's own content is among them")
+    itself: bool = Field(default=False, description="whether to include the Thing's own content")
 
 
 @block("share", params=Share, adds=lambda params: [params.into], in_order=True)
 async def share(
     items: AsyncIterator[Thing], params: Share, ctx: BlockContext
 ) -> AsyncIterator[Thing]:
-    """Give each Thing of a group what the others of it say, as a numbered list.
+    """Write the contents of the other Things of a group to each Thing, as a numbered list.
 
-    Writes `others`: their contents in the order of lineage, without those that failed. The
-    exchange between rounds of a debate: Du et al. 2023, https://arxiv.org/abs/2305.14325
+    Writes `others`: their contents in lineage order, without failed Things. This is the exchange
+    between rounds of a debate: Du et al. 2023, https://arxiv.org/abs/2305.14325
     """
     async with aclosing(groups(items, params.per)) as found:
         async for group in found:

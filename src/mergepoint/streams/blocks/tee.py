@@ -1,4 +1,4 @@
-"""tee: one Thing in several branches."""
+"""tee: copy a Thing into several branches."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from mergepoint.streams.block import block
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.groups import group_marks
 from mergepoint.streams.params import Params
+from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing
 
 
 def _distinct(names: list[str]) -> list[str]:
     if len(set(names)) < len(names) or not all(name.strip() for name in names):
-        raise ValueError("the names of branches are distinct and not blank")
+        raise ValueError("branches must have distinct, non-blank names")
     return names
 
 
 class Tee(Params):
-    """Branches, in order."""
+    """The branches, in order."""
 
     branches: Annotated[list[str], AfterValidator(_distinct)] = Field(
         min_length=1, description="names of branches"
@@ -32,9 +32,8 @@ class Tee(Params):
 async def tee(items: AsyncIterator[Thing], params: Tee, ctx: BlockContext) -> AsyncIterator[Thing]:
     """Make a child of each Thing for every branch, with the same content and props.
 
-    The children of one Thing are a group, which `merge` makes one Thing again. Writes `branch`,
-    `group`, `group_size`, `group_last`, and `group_key`: the id of the Thing that they were made
-    from.
+    The children of one Thing form a group, which `merge` combines again. Writes `branch`, `group`,
+    `group_size`, `group_last`, and `group_key`: the id of the original Thing.
     """
     async for thing in items:
         children = [ctx.child(thing, number) for number in range(len(params.branches))]

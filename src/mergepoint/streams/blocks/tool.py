@@ -1,4 +1,4 @@
-"""tool: what a function says of each Thing."""
+"""tool: call a function for each Thing."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from typing import Annotated, Any
 from langchain_core.tools import BaseTool
 from pydantic import AfterValidator, Field, JsonValue, WithJsonSchema
 
-from mergepoint.streams.asking import filled
-from mergepoint.streams.block import block
-from mergepoint.streams.block_error import BlockError
+from mergepoint.core.errors import BlockError
+from mergepoint.core.frozen_json import freeze, thaw
+from mergepoint.streams.conditions import CONTENT, failed
 from mergepoint.streams.context import BlockContext
-from mergepoint.streams.knobs import read_knobs
-from mergepoint.streams.named import NAMED, named, named_problem
-from mergepoint.streams.params import Params
-from mergepoint.streams.reading import CONTENT, failed
-from mergepoint.streams.sealed import plain, sealed
+from mergepoint.streams.params import NAMED, Params, named, named_problem, read_knobs
+from mergepoint.streams.prompting import filled
+from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing
 
 
@@ -27,19 +25,19 @@ def _tool(given: Any) -> Any:
     if callable(given) or isinstance(given, BaseTool):
         return given
     if problem := named_problem(given):
-        raise ValueError(f"a tool is a function, a LangChain tool, or {problem}")
+        raise ValueError(f"a tool must be a function, a LangChain tool, or {problem}")
     return given
 
 
 class Tool(Params):
-    """Which function is called, with what, and where its result goes."""
+    """The function, its arguments, and the prop for its result."""
 
     tool: Annotated[Any, AfterValidator(_tool), NAMED, WithJsonSchema({"type": "string"})] = Field(
-        description="a function or LangChain tool: in Python itself, in YAML `module:name`"
+        description="a function or LangChain tool; in YAML, `module:name`"
     )
     args: dict[str, JsonValue] = Field(
         default={"text": "{{ content }}"},
-        description="arguments by name; in texts {{ content }} and props are filled in",
+        description="arguments by name; in strings, {{ content }} and props are filled in",
     )
     into: str = Field(default="observation", min_length=1, description="the prop that is written")
 
@@ -56,23 +54,23 @@ class Tool(Params):
 async def tool(
     items: AsyncIterator[Thing], params: Tool, ctx: BlockContext
 ) -> AsyncIterator[Thing]:
-    """Call a function for each Thing; what it returns, as JSON data, is a prop.
+    """Call a function for each Thing, and write its result, as JSON data, to a prop.
 
-    Writes `observation`. An error of the function is written there too, `error: ...`, since it is
-    what a critic goes by; it ends nothing. A function that is not async runs in a thread. What it
-    gave is noted, and a resumed run does not call it again; one that was killed meanwhile may, so
-    it should be fit to be called twice. Tools for critics: Gou et al. 2023,
+    Writes `observation`. An error of the function is written there too, as `error: ...`, since
+    critics need it; it doesn't end the stage. A function that isn't async runs in a thread. The
+    result is noted, so a resumed run doesn't call the function again, unless it was killed during
+    the call: functions should tolerate being called twice. Tools for critics: Gou et al. 2023,
     https://arxiv.org/abs/2305.11738
     """
     function = named(params.tool) if isinstance(params.tool, str) else params.tool
     if not callable(function) and not isinstance(function, BaseTool):
-        raise BlockError(f"{params.tool!r} is a {type(function).__name__}, which nobody can call")
+        raise BlockError(f"{params.tool!r} is a {type(function).__name__}, which isn't callable")
 
     async def called(thing: Thing) -> Thing:
         if failed(thing):
             return thing
         given = {
-            name: filled(value, thing) if isinstance(value, str) else plain(value)
+            name: filled(value, thing) if isinstance(value, str) else thaw(value)
             for name, value in params.args.items()
         }
         key = f"result for {thing.id} after {len(thing.history)}"
@@ -90,6 +88,6 @@ async def _result(function: Any, given: Mapping[str, Any]) -> Any:
             found = await function(**given)
         else:
             found = await asyncio.to_thread(function, **given)
-        return sealed(found)
+        return freeze(found)
     except Exception as error:  # noqa: BLE001  (whatever it is, the critic is told)
         return f"error: {type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""verify: whether each Thing is right."""
+"""verify: check whether each Thing is right."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from mergepoint.streams.asking import Asking, asked, failing, places
-from mergepoint.streams.block import block
+from mergepoint.streams.conditions import failed
 from mergepoint.streams.context import BlockContext
-from mergepoint.streams.reading import failed
+from mergepoint.streams.prompting import PromptParams, asked, failing, places
+from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing
 
 PROMPT = (
@@ -19,12 +19,13 @@ PROMPT = (
 )
 
 
-class Verify(Asking):
-    """How it is checked."""
+class Verify(PromptParams):
+    """The prompt, and the status of a pass."""
 
     prompt: str = Field(default=PROMPT, description="asks for a verdict and a reason")
     accept: bool = Field(
-        default=False, description="a pass has the status done, so that its recipe can end"
+        default=False,
+        description="give a pass the status done, which ends a recurrent recipe's rounds",
     )
 
 
@@ -39,16 +40,16 @@ class Finding(BaseModel):
     "verify",
     params=Verify,
     needs=lambda params: places(params.prompt, params.system),
-    adds=["verdict", "correct", "reason", "feedback"],
+    adds=["verified", "reason", "feedback"],
 )
 async def verify(
     items: AsyncIterator[Thing], params: Verify, ctx: BlockContext
 ) -> AsyncIterator[Thing]:
-    """Ask a model whether each Thing is right.
+    """Check with a model whether each Thing is right.
 
-    Writes `verdict` (pass or fail), `correct`, `reason`, and the same as `feedback` for who works
-    on it again; with `accept` the status `done` for a pass. Where a model gives no verdict, the
-    status is `failed`, with the `reason`.
+    Writes `verified` (true or false), the `reason`, and the same text as `feedback` for the next
+    revision; with `accept`, also the status `done` if it is verified. If the model returns no
+    verdict, the status is `failed`, with the `reason`.
     """
 
     async def one(thing: Thing) -> Thing:
@@ -59,9 +60,7 @@ async def verify(
             return failing(thing, found.reason)
         passed = found.value.verdict == "pass"
         reason = found.value.reason
-        told = thing.plus(
-            verdict=found.value.verdict, correct=passed, reason=reason, feedback=reason
-        )
+        told = thing.plus(verified=passed, reason=reason, feedback=reason)
         return told.plus(status="done") if passed and params.accept else told
 
     async for checked in ctx.map(items, one):

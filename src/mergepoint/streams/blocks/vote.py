@@ -1,4 +1,4 @@
-"""vote: the answer that most give."""
+"""vote: elect the most frequent answer."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ from contextlib import aclosing
 
 from pydantic import Field, model_validator
 
-from mergepoint.streams.ballot import ADDS, Ballot, elected
-from mergepoint.streams.block import block
+from mergepoint.streams.conditions import CONTENT
 from mergepoint.streams.context import BlockContext
-from mergepoint.streams.decided import decided
-from mergepoint.streams.enough import Stop, enough_of
-from mergepoint.streams.reading import CONTENT
+from mergepoint.streams.grouping import decided
+from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing
+from mergepoint.streams.voting import ADDS, Ballot, EarlyStop, elected, enough_of
 
 
 class Vote(Ballot):
-    """How votes are counted, who wins a tie, and when enough have voted."""
+    """The vote count, the rule for ties, and when to stop early."""
 
-    stop: Stop | None = Field(default=None, description="end the vote before all have voted")
+    stop: EarlyStop | None = Field(default=None, description="rule for ending the vote early")
 
     @model_validator(mode="after")
     def _whole_votes(self) -> Vote:
         if self.stop is not None and self.weight is not None:
-            raise ValueError("stop counts whole votes; take out weight or stop")
+            raise ValueError("stop counts votes without weights; remove weight or stop")
         return self
 
 
@@ -35,18 +34,19 @@ class Vote(Ballot):
         name for name in (params.by, params.weight, params.best_by) if name not in (None, CONTENT)
     ],
     adds=ADDS,
+    rewrites=True,
     in_order=True,
 )
 async def vote(
     items: AsyncIterator[Thing], params: Vote, ctx: BlockContext
 ) -> AsyncIterator[Thing]:
-    """Make one Thing of each group: the content of the first Thing with the winning answer.
+    """Elect the most frequent answer of each group: one Thing with the winner's content.
 
-    Votes are counted in the order of lineage, without Things that failed. With `stop` no more
-    items are pulled than it takes, so calls that would make them are never made. Writes `votes`
-    (by answer), `agreement` (the winner's share, 0 to 1), `lead` (votes ahead of the next) and
-    `tie`; where nobody wins a tie, the status `stuck` and the `reason`. Self-consistency: Wang et
-    al. 2022, https://arxiv.org/abs/2203.11171
+    Votes are counted in lineage order, without failed Things. With `stop`, only as many items are
+    pulled as the decision needs, so the other calls are never made. Writes `votes` (by answer),
+    `agreement` (the winner's share, 0 to 1), `lead` (votes ahead of the next), and `tie`; without a
+    winner, the status `stuck` and the `reason`. Self-consistency: Wang et al. 2022,
+    https://arxiv.org/abs/2203.11171
     """
 
     async def made(joined: Thing, members: Sequence[Thing]) -> Thing:

@@ -1,1 +1,0 @@
-"""Flow: lazy, bounded streams of anything, on asyncio and the standard library alone."""

@@ -1,0 +1,179 @@
+"""Batches of Things, and decisions on whole groups."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from pydantic import Field
+
+from mergepoint.streams.conditions import Where, failed, holds, number
+from mergepoint.streams.context import MISSING, BlockContext
+from mergepoint.streams.groups import Enough, Grouped, groups
+from mergepoint.streams.params import Params
+from mergepoint.streams.thing import Thing
+
+
+class Gather(Params):
+    """When a batch is complete: at the first limit reached, or at the end of the stream."""
+
+    count: int | None = Field(default=None, ge=1, description="maximum number of Things")
+    seconds: float | None = Field(
+        default=None, gt=0, description="maximum time since its first Thing (depends on time)"
+    )
+    budget: dict[str, float] | None = Field(
+        default=None,
+        min_length=1,
+        description="maximum sums of props; a Thing above a limit is a batch of its own",
+    )
+    until: Where | None = Field(
+        default=None, description="the last Thing of a batch is one for which this holds"
+    )
+
+    @property
+    def takes_all(self) -> bool:
+        """Return whether all Things form one batch."""
+        return not (self.count or self.seconds or self.budget or self.until)
+
+
+async def gathered(
+    items: AsyncIterator[Thing], gather: Gather, ctx: BlockContext
+) -> AsyncGenerator[tuple[Thing, ...], None]:
+    """Yield batches of Things in arrival order; none is empty.
+
+    Only a budget looks at one Thing beyond the batch. Where a time limit ends a batch, its size is
+    noted, so that a resumed run forms the same batches.
+    """
+    async with aclosing(_Ahead(items)) as ahead:
+        first = await ahead.next()
+        while first is not None:
+            batch = _Batch(gather, first)
+            noted = _Noted(gather, first, ctx)
+            following = None
+            # On resume the noted size decides; the clock would cut the stream elsewhere.
+            while not (batch.is_whole() if noted.size is None else noted.ends(batch)):
+                following = await ahead.next(noted.deadline)
+                if following is None or not batch.takes(following):
+                    break
+                batch.add(following)
+                following = None
+            noted.write(len(batch.members))
+            yield tuple(batch.members)
+            if following is None:
+                following = await ahead.next()
+            first = following
+
+
+class _Batch:
+    """The members so far, and the sums of their props."""
+
+    def __init__(self, gather: Gather, first: Thing) -> None:
+        self._gather = gather
+        self._sums = dict.fromkeys(gather.budget or {}, 0.0)
+        self.members: list[Thing] = []
+        self.add(first)
+
+    def add(self, thing: Thing) -> None:
+        self.members.append(thing)
+        for name in self._sums:
+            self._sums[name] += _amount(thing, name)
+
+    def takes(self, thing: Thing) -> bool:
+        """Return whether adding a Thing keeps every sum within its limit."""
+        limits = self._gather.budget or {}
+        return all(self._sums[name] + _amount(thing, name) <= limits[name] for name in limits)
+
+    def is_whole(self) -> bool:
+        gather = self._gather
+        limits = gather.budget or {}
+        return (
+            len(self.members) == gather.count
+            or any(self._sums[name] >= limit for name, limit in limits.items())
+            or (gather.until is not None and holds(gather.until, self.members[-1]))
+        )
+
+
+def _amount(thing: Thing, name: str) -> float:
+    return 0.0 if failed(thing) and name not in thing.props else number(thing, name)
+
+
+class _Noted:
+    """The noted size of a batch that a time limit may end."""
+
+    def __init__(self, gather: Gather, first: Thing, ctx: BlockContext) -> None:
+        self._timed = gather.seconds is not None
+        self._key = f"batch of {first.id} after {len(first.history)}"
+        self._ctx = ctx
+        found: Any = ctx.notes.find(ctx.stage_id, self._key) if self._timed else MISSING
+        self.size: int | None = None if found is MISSING else found
+        seconds = gather.seconds if self.size is None else None
+        self.deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds
+
+    def ends(self, batch: _Batch) -> bool:
+        return len(batch.members) == self.size
+
+    def write(self, size: int) -> None:
+        if self._timed and self.size is None:
+            self._ctx.notes.write(self._ctx.stage_id, self._key, size)
+
+
+class _Ahead:
+    """Reader whose wait for the next item can time out without losing the item."""
+
+    def __init__(self, items: AsyncIterator[Thing]) -> None:
+        self._items = items
+        self._coming: asyncio.Task[Thing | None] | None = None
+
+    async def next(self, deadline: float | None = None) -> Thing | None:
+        """Return the next item, or None at the end of the stream or at the deadline."""
+        if deadline is None and self._coming is None:
+            return await anext(self._items, None)
+        if self._coming is None:
+            # asyncio.wait doesn't cancel on timeout, so the pending task can be awaited again by
+            # the next call. Cancelling it would lose an item that was already pulled.
+            self._coming = asyncio.create_task(_next(self._items))
+        left = None if deadline is None else deadline - asyncio.get_running_loop().time()
+        await asyncio.wait({self._coming}, timeout=left)
+        if not self._coming.done():
+            return None
+        coming, self._coming = self._coming, None
+        return coming.result()
+
+    async def aclose(self) -> None:
+        """Cancel a pending wait; the owner of the items closes them."""
+        if self._coming is not None:
+            self._coming.cancel()
+            await asyncio.gather(self._coming, return_exceptions=True)
+
+
+async def _next(items: AsyncIterator[Any]) -> Thing | None:
+    return await anext(items, None)
+
+
+Decide = Callable[[Thing, Sequence[Thing]], Awaitable[Thing]]
+
+
+async def decided(
+    items: AsyncIterator[Thing],
+    params: Grouped,
+    ctx: BlockContext,
+    decide: Decide,
+    *,
+    enough: Enough | None = None,
+) -> AsyncGenerator[Thing, None]:
+    """Yield one Thing per group, returned by `decide` for the joined Thing and the members.
+
+    Failed members have no vote. If all members failed, the joined Thing fails too.
+    """
+    async with aclosing(groups(items, params.per, enough=enough)) as found:
+        async for group in found:
+            # The id is taken before the first await, so that ids don't depend on concurrency.
+            joined = ctx.joined(group.members, whole=True)
+            members = [member for member in group.members if not failed(member)]
+            if members:
+                yield await decide(joined, members)
+            else:
+                reason = f"all {len(group.members)} members of the group failed"
+                yield joined.plus(status="failed", reason=reason)

@@ -1,0 +1,383 @@
+"""Model calls and tree runs on behalf of blocks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
+from langchain_core.runnables import Runnable, RunnableConfig
+
+from mergepoint.core.errors import (
+    AnswerError,
+    BudgetExceeded,
+    MergepointError,
+    RailError,
+    StepError,
+    TreeError,
+)
+from mergepoint.core.paths import SEPARATOR, join, nearest
+from mergepoint.core.state import State, last_response
+from mergepoint.core.strict_yaml import dump
+from mergepoint.engine.budgets import Spending
+from mergepoint.engine.callbacks import (
+    METADATA,
+    Event,
+    Recorder,
+    recorders_of,
+    traced,
+    with_recorder,
+    without_recorders,
+)
+from mergepoint.engine.calls import TreeCalls
+from mergepoint.engine.facts import Facts, given_inputs
+from mergepoint.engine.interpreter import Live
+from mergepoint.journal.records import CallKey, is_refusal, sound_usage
+from mergepoint.models.budget import BudgetSource, NestedBudget
+from mergepoint.models.identity import ChatModel, identity
+from mergepoint.models.instrument import composed, instrument_in_scope
+from mergepoint.models.pricing import PICO, Price, Prices
+from mergepoint.models.providers import NO_SETTINGS, ModelSettings
+from mergepoint.models.responses import instruction_for, json_of, structured, value_of
+from mergepoint.models.scope import Scope
+from mergepoint.streams.conditions import canonical
+from mergepoint.streams.protocols import (
+    Asker,
+    ModelAnswer,
+    ModelRequest,
+    Talked,
+    Talker,
+    TreeRequest,
+    Unfitting,
+)
+from mergepoint.tree.evaluate import Messages, evaluate
+from mergepoint.tree.leaves import Method, Step, is_node
+from mergepoint.tree.load import graph_names, resolve_target
+from mergepoint.tree.nodes import Gate, Node, root_path, walk
+from mergepoint.tree.policy import Policy
+from mergepoint.tree.transform import outline, with_overrides
+from mergepoint.tree.validate import check, inputs_of
+from mergepoint.tree.yaml import from_yaml, load_yaml, to_yaml
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passing:
+    """Data that the calls of one run share: run id, recorders, budget, and prices.
+
+    `config` has the recorders among its callbacks. `host` is the path prefix of an enclosing graph.
+    `at` is the path of the enclosing Call, with which all paths of the run begin.
+    """
+
+    run_id: str
+    config: RunnableConfig
+    purse: BudgetSource | None = None
+    prices: Mapping[str, Price] | None = None
+    host: str = ""
+    at: str = ""
+
+    @property
+    def recorders(self) -> list[Recorder]:
+        """Return the run's recorders."""
+        return recorders_of(self.config)
+
+    def key(self, path: str) -> CallKey:
+        """Return the key of a path within the run."""
+        return CallKey(self.run_id, self.host, join(self.at, path))
+
+
+def place_of(ask: ModelRequest) -> str:
+    """Return the path of a call: stage, Thing, and number of the call.
+
+    `best/stage_2/verify/0.3/call_01` is the first call for the Thing `0.3`. Samples after the first
+    have a suffix: `call_01.sample_02`.
+    """
+    call = f"call_{ask.number + 1:02}"
+    if ask.sample:
+        call += f".sample_{ask.sample + 1:02}"
+    return f"{path_of(ask.stage_id)}/{ask.thing_id}/{call}"
+
+
+def path_of(stage_id: str) -> str:
+    """Return a stage's id as a path, the form that journal records use."""
+    return stage_id.replace(".", "/")
+
+
+def asker_of(
+    model: ChatModel, passing: Passing, policy: Policy, method: Method | None = None
+) -> Asker:
+    """Return a model client for a stage.
+
+    Each call is one record at its own path. The run's budget must allow it, the policy decides
+    about retries, and a recorded answer replaces it.
+    """
+    name = identity(model, {})
+    prices = Prices(passing.prices)
+    about = {"run": passing.run_id, "host": passing.host}
+    base = passing.config
+    common: dict[str, Any] = {"purse": passing.purse, "policy": policy, "kind": "step"}
+    common["keepers"] = passing.recorders
+    # Models with structured output, by schema: each is wrapped once, not per call.
+    structured: dict[Any, Any] = {}
+    outer = Scope(passing.key(""))
+    behind = instrument_in_scope(outer, model)
+
+    async def asked(ask: ModelRequest, /) -> ModelAnswer:
+        key = passing.key(place_of(ask))
+        accept, attempts = _accepting(ask, method), ask.attempts
+        scope = Scope(key, **common, accept=accept, attempts=attempts)
+        metadata = {**base.get("metadata", {}), METADATA: {**about, "path": key.path}}
+        config: RunnableConfig = {**traced(base, key.full_path), "metadata": metadata}
+        async with scope, _unfitting(scope):
+            if ask.schema is None:
+                found: Any = await behind.ainvoke(_messages(ask), config)
+            else:
+                shape = ask.schema if isinstance(ask.schema, type) else canonical(ask.schema)
+                if shape not in structured:
+                    structured[shape] = _structured(outer, model, ask.schema, method)
+                told = instruction_for(ask.schema, method)
+                found = await structured[shape].ainvoke(_messages(ask, told), config)
+        raw = found if isinstance(found, AIMessage) else found["raw"]
+        by = scope.answered_by or name
+        text, value, cost = str(raw.text), _value(ask, raw, method), _cost(raw, prices.of(by))
+        return ModelAnswer(text=text, value=value, call=key.full_path, model=by, cost=cost)
+
+    return asked
+
+
+@asynccontextmanager
+async def _unfitting(scope: Scope) -> AsyncIterator[None]:
+    """Turn an invalid answer into Unfitting, which fails only its Thing.
+
+    Truncated answers and other errors of the call still end the run.
+    """
+    try:
+        yield
+    except AnswerError as error:
+        if not is_refusal(error):
+            raise
+        raise Unfitting(str(error), attempts=scope.attempts) from error
+
+
+def _accepting(ask: ModelRequest, method: Method | None) -> Callable[[AIMessage], str]:
+    """Return a function that returns an answer's text, or raises AnswerError if it is invalid."""
+
+    def accept(message: AIMessage) -> str:
+        value, text = _value(ask, message, method), str(message.text)
+        if ask.schema is None and not text.strip():
+            raise AnswerError("the model's answer is blank")
+        if ask.check is not None and (problem := ask.check(text, value)) is not None:
+            raise AnswerError(problem)
+        return text
+
+    return accept
+
+
+def _value(ask: ModelRequest, message: AIMessage, method: Method | None) -> Any:
+    """Return an answer's JSON value, None without a schema. Raise AnswerError if invalid."""
+    if ask.schema is None:
+        return None
+    if isinstance(ask.schema, type):
+        return json.loads(json_of(ask.schema, method)(message))
+    return value_of(message, ask.schema)
+
+
+def _structured(
+    scope: Scope, model: ChatModel, schema: Any, method: Method | None
+) -> Runnable[Any, Any]:
+    """Return a model with structured output; in a composed Runnable, every model has it."""
+
+    def change(one: BaseChatModel) -> Runnable[Any, Any]:
+        return structured(instrument_in_scope(scope, one), schema, method)
+
+    return change(model) if isinstance(model, BaseChatModel) else composed(model, change)
+
+
+def _messages(ask: ModelRequest, told: str = "") -> Sequence[BaseMessage]:
+    system = "\n\n".join(text for text in (ask.system, told) if text)
+    lead = [SystemMessage(content=system)] if system else []
+    return [*lead, HumanMessage(content=ask.prompt)]
+
+
+def _cost(message: AIMessage, price: Price | None) -> float | None:
+    """Return the cost of a call in USD, or None if price or usage is unknown."""
+    usage = sound_usage(message.usage_metadata)
+    return None if price is None or usage is None else price.cost(usage) / PICO
+
+
+def talker_of(
+    model: ChatModel | None,
+    passing: Passing,
+    *,
+    seed: int = 0,
+    policy: Policy | None = None,
+    settings: ModelSettings = NO_SETTINGS,
+) -> Talker:
+    """Return a tree runner for a stage; the arguments are defaults for steps without their own.
+
+    The path of a step is `essay/stage_1/pipeline/0/run_01/<path in the tree>`. The budgets of the
+    tree's nodes and the run's budget both apply to its calls.
+    """
+
+    async def talked(talk: TreeRequest, /) -> Talked:
+        tree = talk.tree if policy is None else _with_policy(talk.tree, policy)
+        place = f"{path_of(talk.stage_id)}/{talk.thing_id}/run_{talk.number + 1:02}"
+        at = passing.key(join(place, root_path(tree))).path
+        spending = Spending(None, passing.prices)
+        calls = TreeCalls(model, view=None, spending=spending, settings=settings)
+        calls.made_for(tree, at)
+        heard = _Heard()
+        inputs = given_inputs(inputs_of(tree), talk.inputs, path=at)
+        facts = Facts(passing.run_id, passing.host, seed, inputs)
+        live = Live(calls, facts, _config(passing, calls, at, heard), sync=False)
+        given = () if talk.message is None else (HumanMessage(content=talk.message),)
+        base: Messages = State(given)
+        try:
+            end = await evaluate(tree, at, base, onto=base, engine=live)
+        except BudgetExceeded as error:
+            # A budget of the tree itself fails only this Thing; the run's budget ends the stage.
+            if f"{error.path}/".startswith(f"{at}/"):
+                raise Unfitting(str(error)) from error
+            raise
+        except (StepError, RailError) as error:
+            raise Unfitting(str(error)) from error
+        return heard.talked(end, after=len(given))
+
+    return talked
+
+
+def _with_policy(tree: Node, policy: Policy) -> Node:
+    """Return a tree in which a policy applies to the steps without one."""
+    if policy == Policy():
+        return tree
+    bare = [
+        path
+        for path, node in walk(tree, root_path(tree))
+        if isinstance(node, Step) and node.policy == Policy()
+    ]
+    return with_overrides(tree, {path: {"policy": policy} for path in bare})
+
+
+class _Heard:
+    """Recorder of one tree's calls, in the order in which they end."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, None] = {}
+        self.models: dict[str, None] = {}
+
+    def talked(self, end: Messages, *, after: int) -> Talked:
+        """Return the tree's result, without the messages that it received."""
+        response = last_response(end.messages[after:])
+        return Talked(
+            text="" if response is None else str(response.text),
+            outputs=dict(end.outputs),
+            calls=tuple(self.calls),
+            models=tuple(self.models),
+        )
+
+    def then(self, recorder: Recorder) -> Callable[[Event], None]:
+        """Return an event listener that also passes each event on to a recorder."""
+
+        def hear(event: Event) -> None:
+            if event.kind == "end" and event.of in ("step", "call"):
+                self.calls[join(event.host, event.path)] = None
+                if event.of == "step":
+                    self.models[event.model] = None
+            recorder.tell(event)
+
+        return hear
+
+
+def _config(passing: Passing, calls: TreeCalls, at: str, heard: _Heard) -> RunnableConfig:
+    """Return a config whose recorders also report this tree's calls and apply its budgets."""
+    recorders = passing.recorders
+    config = without_recorders(passing.config, recorders)
+    purse: BudgetSource | None = passing.purse
+    if calls.spending.limited:
+        below = f"{at}{SEPARATOR}"
+        # A resumed tree has spent money already: its ledger starts from the recorded calls.
+        known = recorders[0].journal.records
+        own = calls.spending.ledger(
+            one
+            for one in known
+            if one.key.run == passing.run_id and f"{one.path}/".startswith(below)
+        )
+        purse = own if purse is None else NestedBudget(own, purse)
+    for one in recorders:
+        inside = Recorder(one.journal, on_event=heard.then(one), answers=one.answers, purse=purse)
+        inside.digests = one.digests
+        config = with_recorder(config, inside)
+    return config
+
+
+_FILE = re.compile(r"[^\n]+\.ya?ml")
+_CODE = re.compile(r"[^\n]+\.py(:\w*)?|[\w.]+:\w+")
+_NAME = re.compile(r"[A-Za-z]\w*")
+_FORMS = "the name of a bundled graph (mergepoint list), a .yaml file, or YAML as text or data"
+
+
+def tree_of(given: Any) -> Node:
+    """Return the tree for a param: a node, a bundled graph, a YAML file, or YAML as text or data.
+
+    No Python code is imported, because a recipe may come from someone else. Raise ValueError that
+    lists the tree's problems. Gates are problems: no one can answer them in a stream.
+    """
+    try:
+        tree = _found(given)
+    except MergepointError as error:
+        raise ValueError(str(error)) from error
+    except OSError as error:
+        raise ValueError(f"the file {given!r} can't be read: {error}") from error
+    if faults := [*map(str, check(tree)), *_gates(tree)]:
+        raise ValueError("; ".join(faults))
+    return tree
+
+
+def tree_on_wire(tree: Node) -> Any:
+    """Return a tree as YAML, or as its outline if it has no YAML form or imports tools."""
+    if any(isinstance(node, Step) and node.tools for _, node in walk(tree, root_path(tree))):
+        return outline(tree)
+    try:
+        return to_yaml(tree)
+    except TreeError:
+        return outline(tree)
+
+
+def captures(tree: Node) -> list[str]:
+    """Return the capture keys that a tree writes, in order."""
+    found = (node.capture_key for _, node in walk(tree, root_path(tree)))
+    return list(dict.fromkeys(key for key in found if key is not None))
+
+
+def _found(given: Any) -> Node:
+    if is_node(given):
+        tree: Node = given
+        return tree
+    if isinstance(given, Mapping):
+        return from_yaml(dump(dict(given)), imports=False)
+    if not isinstance(given, str):
+        raise ValueError(f"a tree is a node, or {_FORMS}")
+    text = given.strip()
+    if _FILE.fullmatch(text):
+        return load_yaml(Path(text), imports=False)
+    if _CODE.fullmatch(text):
+        raise ValueError(f"{text!r}: a recipe can't load Python code; in YAML, a tree is {_FORMS}")
+    return _graph(text) if _NAME.fullmatch(text) else from_yaml(given, imports=False)
+
+
+def _graph(name: str) -> Node:
+    known = graph_names()
+    if name not in known:
+        raise ValueError(f"no graph is named {name!r}{nearest(name, known)}; a tree is {_FORMS}")
+    return resolve_target(name).tree
+
+
+def _gates(tree: Node) -> Iterator[str]:
+    for path, node in walk(tree, root_path(tree)):
+        if isinstance(node, Gate):
+            yield f"{path}: a gate can't be answered in a stream; remove it"
