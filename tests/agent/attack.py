@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from mergepoint.agent.code_run import Stop
-from mergepoint.agent.limits import MIB, Limits
+from mergepoint.sandbox.job import MIB, Limits, Stop
 
 SMALL = Limits(
     wall=10, cpu=3, memory=64 * MIB, processes=16, output=20_000, files=4 * MIB, file_count=100
@@ -76,9 +75,9 @@ def respond(query):
     if name[-3:-2] != bytes([1]):
         return head[:7] + bytes([0]) + head[8:] + name
     return head + name + bytes([0xC0, 12, 0, 1, 0, 1, 0, 0, 0, 9, 0, 4, 127, 0, 0, 9])
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind(("127.0.0.1", 53))
 def serve():
-    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    server.bind(("127.0.0.1", 53))
     while True:
         data, sender = server.recvfrom(4096)
         server.sendto(respond(data), sender)
@@ -197,7 +196,7 @@ print("REACHED", socket.gethostbyname("canary.example.org"))
 """,
         before=_DNS,
         root=True,
-        files={"/etc/resolv.conf": "nameserver 127.0.0.1\n"},
+        files={"/etc/resolv.conf": "nameserver 127.0.0.1\noptions timeout:20 attempts:3\n"},
         told="name resolution|Name or service not known",
     ),
     Attack(
@@ -344,6 +343,31 @@ print("REACHED")
     Attack(
         name="memory without a process: shared mappings",
         code="import mmap\nmmap.mmap(-1, 4096)\nprint('REACHED')",
+        told="Operation not permitted",
+    ),
+    Attack(
+        name="contexts of asynchronous input and output",
+        code=_CALLS
+        + """
+number = {"x86_64": 206, "aarch64": 0}[platform.machine()]
+context = ctypes.c_ulong(0)
+checked(libc.syscall(number, 64, ctypes.byref(context)))
+print("REACHED")
+""",
+        told="Operation not permitted",
+    ),
+    Attack(
+        name="instances of inotify",
+        code=_CALLS + "checked(libc.inotify_init1(0))\nprint('REACHED')\n",
+        told="Operation not permitted",
+    ),
+    Attack(
+        name="a larger pipe",
+        code="""
+import fcntl, os
+fcntl.fcntl(os.pipe()[1], 1031, 1 << 20)  # F_SETPIPE_SZ
+print("REACHED")
+""",
         told="Operation not permitted",
     ),
     Attack(
@@ -534,6 +558,71 @@ while True:
         unsafe=FILLS,
         stopped="cpu",
         limits=Limits(wall=30, cpu=1),
+    ),
+    Attack(
+        name="children that nobody waits for",
+        code="""
+import os, signal, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+while True:
+    if os.fork() == 0:
+        while time.process_time() < 0.1:
+            pass
+        os._exit(0)
+    time.sleep(0.15)
+""",
+        unsafe=FILLS,
+        stopped="cpu",
+        limits=Limits(wall=60, cpu=1),
+    ),
+    Attack(
+        name="children too short to be seen",
+        code="""
+import os, signal, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+while True:
+    if os.fork() == 0:
+        while time.process_time() < 0.004:
+            pass
+        os._exit(0)
+    time.sleep(0.005)
+""",
+        unsafe=FILLS,
+        stopped="cpu",
+        limits=Limits(wall=60, cpu=1),
+    ),
+    Attack(
+        name="locks without end",
+        code="""
+import fcntl, time
+file = open("locked", "w+b")
+for at in range(0, 10_000_000, 2):
+    fcntl.lockf(file, fcntl.LOCK_EX, 1, at)
+print("REACHED")
+""",
+        unsafe=FILLS,
+        stopped="files",
+        limits=Limits(wall=40, cpu=20),
+    ),
+    Attack(
+        name="memory in pipes",
+        code="""
+import os, time
+for _ in range(12):
+    if os.fork() == 0:
+        held = [os.pipe() for _ in range(100)]
+        for _, end in held:
+            os.set_blocking(end, False)
+            try:
+                while True:
+                    os.write(end, b"x" * 65536)
+            except BlockingIOError:
+                pass
+        time.sleep(60)
+time.sleep(60)
+""",
+        unsafe=FILLS,
+        stopped="memory",
     ),
     Attack(
         name="sleeping for ever",

@@ -16,15 +16,19 @@ from pathlib import Path
 import pytest
 from tests.agent.throw_away import as_nobody
 
-from mergepoint.agent.sandbox.bubblewrap import Bubblewrap
+from mergepoint.sandbox.bubblewrap import Bubblewrap
+from mergepoint.sandbox.cgroup import new_cgroup
 
 REQUIRED = "MERGEPOINT_SANDBOX"
 """Set to `required`, a machine without bubblewrap fails these tests; else it skips them."""
 
 
 @pytest.fixture(scope="session")
-def bubblewrap() -> Bubblewrap:
-    """Give the sandbox, which works. Where there is none, nothing is run in its place."""
+def bubblewrap() -> Iterator[Bubblewrap]:
+    """Yield the sandbox, which works. Where there is none, nothing is run in its place.
+
+    At the end the cgroups go that killed processes left.
+    """
     if shutil.which("bwrap") is None:
         reason = "bubblewrap is not installed (apt-get install bubblewrap)"
         if os.environ.get(REQUIRED) == "required":
@@ -32,7 +36,9 @@ def bubblewrap() -> Bubblewrap:
         pytest.skip(reason)
     sandbox = Bubblewrap()
     sandbox.probe()
-    return sandbox
+    yield sandbox
+    if group := new_cgroup():
+        group.remove()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +51,14 @@ class Machine:
     victim: subprocess.Popen[bytes]
 
     def aimed(self, code: str) -> str:
-        """Give an attack's code, aimed at this machine."""
+        """Return an attack's code, aimed at this machine."""
         named = {"@CANARY@": self.canary, "@FOLDER@": str(self.folder), "@PORT@": str(self.port)}
         for mark, value in named.items():
             code = code.replace(mark, value)
         return code
 
     def processes_of(self, mark: str) -> list[str]:
-        """Give the processes that have a mark in their command."""
+        """Return the processes that have a mark in their command."""
         found = []
         for file in Path("/proc").glob("[0-9]*/cmdline"):
             try:
@@ -65,7 +71,7 @@ class Machine:
 
 @pytest.fixture(scope="session")
 def machine() -> Iterator[Machine]:
-    """Give a secret in the environment and in a file, servers that tell it, and a victim."""
+    """Yield a secret in the environment and in a file, servers that tell it, and a victim."""
     canary = f"canary-{uuid.uuid4().hex}"
     with tempfile.TemporaryDirectory(prefix="mergepoint-attacked-") as made:
         folder = Path(made)

@@ -7,10 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mergepoint.agent.code_job import CodeJob
-from mergepoint.agent.code_run import CodeRun
-from mergepoint.agent.code_runner import CodeRunner
-from mergepoint.agent.limits import Limits
+from mergepoint.sandbox.job import CodeJob, CodeRun, Limits
+from mergepoint.sandbox.runner import CodeRunner
 
 
 def ran(

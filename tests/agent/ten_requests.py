@@ -13,26 +13,26 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from mergepoint.agent.skill_library import EXAMPLES, SkillLibrary
-from mergepoint.apps.cli.chat.conversing import Setup, converse
-from mergepoint.testing.scripted import ScriptedModel
+from mergepoint.agent.skills import EXAMPLES, SkillLibrary
+from mergepoint.apps.cli.chat_loop import ChatSetup, converse
+from mergepoint.testing.scripted_model import ScriptedModel
 
 _OUTPUT = re.compile(r"<output>\n(.*?)\n</output>", re.DOTALL)
 
 
 def plan(action: str, skill: str = "") -> dict[str, Any]:
-    """Give a plan."""
+    """Return a plan."""
     steps = [] if action == "chat" else ["Get the data.", "Print it."]
     return {"intent": action, "action": action, "skill": skill, "steps": steps}
 
 
 def program(code: str) -> str:
-    """Give an answer with a program in a fence."""
+    """Return an answer with a program in a fence."""
     return f"```python\n{code}\n```"
 
 
 def told(number: int) -> Any:
-    """Give an answer that names its number and what was printed."""
+    """Return an answer that names its number and what was printed."""
 
     def answer(messages: Sequence[BaseMessage]) -> str:
         found = _OUTPUT.search(str(messages[-1].text))
@@ -96,16 +96,16 @@ ANSWERED = (1, 2, 3, 5, 6, 7, 8, 9, 10)
 
 
 def model() -> ScriptedModel:
-    """Give the model."""
+    """Return the model."""
     plans = {f"agent/planning/iteration_{n:02d}/propose": one for n, one in PLANS.items()}
     programs = {f"agent/work/iteration_{n:02d}/write": one for n, one in PROGRAMS.items()}
     respond = {"agent/respond": [told(number) for number in ANSWERED]}
     return ScriptedModel(by_path={**plans, **programs, **respond})
 
 
-def setup(sessions: str) -> Setup:
-    """Give what the talk is held with: the scripted model, and the first safe sandbox."""
-    return Setup(
+def setup(sessions: str) -> ChatSetup:
+    """Return what the talk is held with: the scripted model, and the first safe sandbox."""
+    return ChatSetup(
         model=model(), about="a script", skills=SkillLibrary.at(EXAMPLES), sessions=sessions
     )
 

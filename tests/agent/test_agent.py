@@ -27,8 +27,9 @@ from mergepoint import (
     to_mermaid,
     to_svg,
 )
-from mergepoint.agent.agent import agent
-from mergepoint.agent.agent_turn import (
+from mergepoint.agent.skills import SkillLibrary
+from mergepoint.agent.tree import Plan, agent, plan_of
+from mergepoint.agent.turns import (
     Listeners,
     Pending,
     answer,
@@ -38,16 +39,13 @@ from mergepoint.agent.agent_turn import (
     pending,
     say,
 )
-from mergepoint.agent.code_job import CodeJob
-from mergepoint.agent.code_run import CodeRun
-from mergepoint.agent.plan import Plan, plan_of
-from mergepoint.agent.skill_library import SkillLibrary
 from mergepoint.core.errors import SkillError
-from mergepoint.models.rules import agent as rules
-from mergepoint.run.recorder import Event
-from mergepoint.session.view import UNANSWERED
-from mergepoint.testing.scripted import ScriptedModel
-from mergepoint.testing.scripted_runner import Played, ScriptedRunner, failed, went_well
+from mergepoint.engine.callbacks import Event
+from mergepoint.offline import agent as rules
+from mergepoint.sandbox.job import CodeJob, CodeRun
+from mergepoint.session.history import UNANSWERED
+from mergepoint.testing.sandbox import Played, ScriptedRunner, failed, went_well
+from mergepoint.testing.scripted_model import ScriptedModel
 
 SKILL = {"intent": "sum", "action": "execute_skill", "skill": "sales_report", "steps": ["Sum."]}
 SCRIPT = {"intent": "count", "action": "custom_script", "steps": ["Count."]}
@@ -55,12 +53,12 @@ CHAT = {"intent": "hello", "action": "chat"}
 
 
 def program(code: str) -> str:
-    """Give an answer with a program in a fence."""
+    """Return an answer with a program in a fence."""
     return f"Here it is:\n```python\n{code}\n```\nDone."
 
 
 def model(*plans: Any, code: Any = (), respond: Any = "Done.") -> ScriptedModel:
-    """Give a model by what it plans, writes and answers, each in order over all turns."""
+    """Return a model by what it plans, writes and answers, each in order over all turns."""
     return ScriptedModel(
         by_path={
             **{f"agent/planning/iteration_{n:02d}/propose": one for n, one in enumerate(plans, 1)},
@@ -95,10 +93,10 @@ class Talk:
         return came.text
 
     def steps(self, turn: int | None = None) -> list[tuple[Any, ...]]:
-        """Give type, path without the root, attempt, and what was decided or came out."""
+        """Return type, path without the root, attempt, and what was decided or came out."""
         return [
             (str(one.type), one.path.removeprefix("agent/"), one.attempt, one.decision)
-            for one in self.memory.get_working_steps(turn=turn, category="working")
+            for one in self.memory.get_working_steps(turn=turn)
         ]
 
 
@@ -113,14 +111,14 @@ def test_a_skill_is_planned_approved_written_run_and_told(tmp_path: Path) -> Non
     assert list(job.files) == ["sales.csv"]
     assert talk.steps() == [
         ("plan", "planning/iteration_01/propose", 1, ""),
-        ("plan", "planning/iteration_01/approval", 1, "approve"),
+        ("decision", "planning/iteration_01/approval", 1, "approve"),
         ("codegen", "work/iteration_01/approval/code", 1, ""),
-        ("codegen", "work/iteration_01/approval", 1, "approve"),
+        ("decision", "work/iteration_01/approval", 1, "approve"),
         ("execute", "work/iteration_01/execute", 1, ""),
     ]
-    plan, _, code, _, run = talk.memory.get_working_steps(category="working")
+    plan, _, code, _, run = talk.memory.get_working_steps()
     assert (plan.intent, plan.action) == ("sum", "execute_skill")
-    assert (code.content, run.content, run.exit_code) == ("print(sales())\n", "42\n", 0)
+    assert (code.content, run.printed, run.exit_code) == ("print(sales())\n", ("42\n", ""), 0)
     assert [one.content for one in talk.memory.get_messages()] == ["Sum the sales.", "Done."]
 
 
@@ -184,7 +182,7 @@ def test_no_plan_at_all_is_an_error_that_says_where(tmp_path: Path) -> None:
     talk = Talk(tmp_path, model(["Prose.", {"intent": "x", "action": "dance"}]), [])
     with pytest.raises(StepError, match="does not fit Plan"):
         talk.say("Hi.")
-    [step] = talk.memory.get_working_steps(type="response")
+    [step] = talk.memory.get_steps(type="response")
     assert step.error is not None
     assert step.error["path"] == "agent/planning/iteration_01/propose"
 
@@ -265,7 +263,7 @@ def test_a_stopped_program_says_by_which_limit(tmp_path: Path) -> None:
 
 
 def going_on(output: str) -> Callable[[CodeJob], CodeRun]:
-    """Give a run that asks for another program."""
+    """Return a run that asks for another program."""
 
     def run(job: CodeJob) -> CodeRun:
         job.tools["go_on"](f"after {output}")
@@ -506,7 +504,7 @@ def test_stopping_a_turn_stops_what_it_runs(tmp_path: Path) -> None:
     asyncio.run(run())
     assert stopped == [True]
     assert memory.unfinished is None
-    [step] = memory.get_working_steps(type="response")
+    [step] = memory.get_steps(type="response")
     assert step.cancelled
 
 
@@ -525,9 +523,9 @@ def test_odd_characters_are_kept_in_a_form_that_can_be_written(tmp_path: Path) -
     talk = Talk(
         tmp_path, model(plan, code=[program("print(1)")], respond="done \udc00"), ["a\ud800\x1b\0"]
     )
-    assert talk.say("hi \ud800") == "done \\udc00"
+    assert talk.say("hi \ud800") == "done \ufffd"
     [run] = talk.memory.get_working_steps(type="execute")
-    assert run.content == "a\\ud800\x1b\0"
+    assert run.printed == ("a\ufffd\x1b\0", "")
     again = open_session("s", sessions=tmp_path)
     assert again.get_messages() == talk.memory.get_messages()
 
@@ -565,7 +563,7 @@ def test_a_tool_may_not_take_the_agents_own_name(tmp_path: Path) -> None:
 
 def test_the_offline_model_knows_the_prompts_by_how_they_begin() -> None:
     """Its rules name the first words of the agent's prompts; here they are held together."""
-    from mergepoint.agent import prompts
+    from mergepoint.agent import tree as prompts
 
     for name in ("PLAN", "CODE", "FROM_OUTPUT", "FAILED", "NOT_APPROVED", "CHAT"):
         text = " ".join(getattr(prompts, name).split())

@@ -13,19 +13,18 @@ from tests.agent.attack import FULL, SEEN, UNSHOWN, Attack
 from tests.agent.conftest import Machine
 from tests.agent.throw_away import GUARD, REACHED, thrown_away
 
-from mergepoint.agent.code_job import CodeJob
-from mergepoint.agent.code_run import CodeRun
-from mergepoint.agent.sandbox.bubblewrap import Bubblewrap
-from mergepoint.agent.sandbox.system_calls import REFUSED
+from mergepoint.sandbox.bubblewrap import Bubblewrap
+from mergepoint.sandbox.job import CodeJob, CodeRun
+from mergepoint.sandbox.seccomp import REFUSED
 
 
 def named(attack: Attack) -> str:
-    """Give a test's id."""
+    """Return a test's id."""
     return attack.name.replace(" ", "-")
 
 
 def reached(output: str) -> bool:
-    """Say whether the code printed that it succeeded; a traceback may quote that line."""
+    """Return whether the code printed that it succeeded; a traceback may quote that line."""
     return re.search(rf"^{REACHED}", output, re.MULTILINE) is not None
 
 

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from tests.agent.running import ran
 
-from mergepoint.agent.code_job import CodeJob
-from mergepoint.agent.code_run import MadeFile
-from mergepoint.agent.code_runner import CodeRunner
-from mergepoint.agent.sandbox.monty import Monty
-from mergepoint.agent.sandbox.unsafe_subprocess import UnsafeSubprocess
+from mergepoint.sandbox.job import CodeJob, MadeFile
+from mergepoint.sandbox.monty import Monty
+from mergepoint.sandbox.runner import CodeRunner
+from mergepoint.sandbox.unsafe_subprocess import UnsafeSubprocess
 
 NAMES = ("bubblewrap", "monty", "unsafe_subprocess")
 
@@ -75,6 +74,7 @@ def test_code_with_half_a_surrogate_pair_is_run(runner: CodeRunner) -> None:
     assert ran(runner, "print(len('\ud83d'))").output == "1\n"
 
 
+@pytest.mark.first_case
 def test_what_was_printed_is_kept_when_the_time_is_over(runner: CodeRunner) -> None:
     """A run that takes too long is ended and keeps the part that it printed."""
     run = ran(
@@ -236,3 +236,15 @@ def test_runs_beside_each_other_do_not_meet(runner: CodeRunner) -> None:
         return [run.output for run in await asyncio.gather(*map(runner.run, jobs))]
 
     assert asyncio.run(all_of_them()) == ["0\n", "1\n", "2\n", "3\n"]
+
+
+def test_stdout_and_stderr_are_kept_apart(runner: CodeRunner) -> None:
+    """Each has its own text, and the output has both, a traceback behind what was printed."""
+    code = "import sys\nprint('out')\nprint('err', file=sys.stderr)\n1 / 0\n"
+    if runner.name == "monty":  # it has no sys.stderr to print on
+        code = "print('out')\n1 / 0\n"
+    run = ran(runner, code)
+    assert run.stdout == "out\n"
+    assert "out" not in run.stderr.splitlines()
+    assert run.stderr.rstrip().splitlines()[-1].startswith("ZeroDivisionError")
+    assert sorted(run.output.splitlines()) == sorted((run.stdout + run.stderr).splitlines())

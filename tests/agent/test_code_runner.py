@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from tests.agent.running import ran
 
-from mergepoint.agent.code_job import CodeJob
-from mergepoint.agent.code_run import CodeRun
-from mergepoint.agent.code_runner import CodeRunner, code_runner
-from mergepoint.agent.sandbox.bubblewrap import Bubblewrap
-from mergepoint.core.errors import SandboxMissing
+from mergepoint.core.errors import SandboxMissing, install_command
+from mergepoint.sandbox.bubblewrap import Bubblewrap
+from mergepoint.sandbox.job import CodeJob, CodeRun
+from mergepoint.sandbox.runner import CodeRunner, code_runner
 
 
 @pytest.fixture
@@ -46,7 +45,7 @@ def test_where_nothing_confines_nothing_is_chosen() -> None:
     assert "monty: pydantic-monty is not installed" in text
     assert "Three ways out:" in text
     assert "apt-get install bubblewrap" in text
-    assert "pip install 'mergepoint[monty]'" in text
+    assert install_command("monty") in text
     assert 'code_runner("unsafe_subprocess")' in text
 
 

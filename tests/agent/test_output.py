@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mergepoint.agent.sandbox.output import Output
-from mergepoint.report.lettering import shown
+from mergepoint.report.text_layout import shown
+from mergepoint.sandbox.process import Output
 
 pieces = st.lists(
     st.binary(max_size=12)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mergepoint.agent.read_skill import read_skill
-from mergepoint.agent.skill_library import EXAMPLES, SkillLibrary
+from mergepoint.agent.skills import EXAMPLES, SkillLibrary, read_skill
 from mergepoint.core.errors import SkillError
 
 GOOD = """\
@@ -146,8 +145,8 @@ def test_faults_are_told_with_file_and_line(tmp_path: Path, text: str, faults: l
         ("def word(x) -> str:\n    'Give.'\n", "tools.py:1: tool word: x has no type"),
         ("def word(x: str):\n    'Give.'\n", "tools.py:1: tool word does not say what it gives"),
         ("def word(x: str) -> str: ...\n", "tools.py:1: tool word has no docstring"),
-        ("def word(x: Path) -> str:\n    'Give.'\n", "x is 'Path', which is no JSON data"),
-        ("def word(x: dict[int, str]) -> str:\n    'Give.'\n", "which is no JSON data"),
+        ("def word(x: Path) -> str:\n    'Give.'\n", "x is 'Path', which isn't JSON data"),
+        ("def word(x: dict[int, str]) -> str:\n    'Give.'\n", "which isn't JSON data"),
         ("def word() -> set[str]:\n    'Give.'\n", "what it gives is 'set[str]'"),
         ("def word(*x: str) -> str:\n    'Give.'\n", "takes any arguments"),
         ("async def word() -> str:\n    'Give.'\n", "tools.py:1: tool word is async"),
@@ -229,3 +228,18 @@ def test_the_stock_cannot_be_changed() -> None:
     assert query("select count(*) as n from stock") == [{"n": 12}]
     with pytest.raises(Exception, match="readonly"):
         query("delete from stock")
+
+
+@pytest.mark.parametrize("name", ["SKILL.md", "tools.py", "words.csv"])
+def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path, name: str) -> None:
+    """A skill hands out no file of another folder; a link within its own is one of its files."""
+    skill = written(tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    (skill / name).rename(elsewhere)
+    (skill / name).symlink_to(elsewhere)
+    with pytest.raises(SkillError, match=r"is a link to .*elsewhere, out of the skill's folder"):
+        read_skill(skill)
+    (skill / name).unlink()
+    elsewhere.rename(skill / "other")
+    (skill / name).symlink_to("other")
+    assert read_skill(skill).name == "greeting"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from mergepoint.agent.sandbox.started import _ready
+from mergepoint.sandbox.process import _ready
 
 
 def test_a_tool_that_is_called_at_once_waits_behind_the_start() -> None:

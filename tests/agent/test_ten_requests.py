@@ -9,9 +9,9 @@ import pytest
 from tests.agent.ten_requests import ANSWERED, TALK, setup
 
 from mergepoint import open_session
-from mergepoint.apps.cli.chat.conversing import converse
-from mergepoint.session.check import check_session
-from mergepoint.session.sessions_at import sessions_at
+from mergepoint.apps.cli.chat_loop import converse
+from mergepoint.session.file import sessions_at
+from mergepoint.session.integrity import check_session
 
 RAN = {2: [0], 3: [1, 0], 6: [0], 7: [0], 8: [0], 9: [0], 10: [0, 0]}
 """Exit codes of the programs of each turn, in order."""
@@ -54,14 +54,12 @@ def test_ten_requests_are_answered_in_the_terminal(
             assert [one.attempt for one in runs] == list(range(1, len(runs) + 1))
         programs = [one for one in steps if one.type == "codegen" and not one.decision]
         assert len(programs) == len([one for one in steps if one.path.endswith("/approval/code")])
-    told = memory.get_working_steps(turn=3, type="execute")[0].content
+    _, told = memory.get_working_steps(turn=3, type="execute")[0].printed
     assert told.rstrip().replace("'", "").endswith("KeyError: state")  # some runners quote it
-    [cancelled] = memory.get_working_steps(turn=4, type="response")
+    [cancelled] = memory.get_steps(turn=4, type="response")
     assert cancelled.cancelled
-    assert [one.decision for one in memory.get_working_steps(turn=6, type="plan")] == [
-        "",
-        "reject",
-        "",
-        "approve",
-    ]
+    decided = [one for one in memory.get_working_steps(turn=6) if one.decides == "plan"]
+    assert [one.decision for one in decided] == ["reject", "approve"]
+    assert {one.type for one in decided} == {"decision"}
+    assert len(memory.get_working_steps(turn=6, type="plan")) == 2
     assert check_session(brief.session_id, sessions=tmp_path) == []

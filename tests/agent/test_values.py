@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mergepoint.agent.code_job import CodeJob
-from mergepoint.agent.code_run import CodeRun, Stop
-from mergepoint.agent.limits import Limits
+from mergepoint.sandbox.job import CodeJob, CodeRun, Limits, Stop
 
 
 @pytest.mark.parametrize("name", [one.name for one in fields(Limits)])

@@ -25,7 +25,7 @@ if os.uname().nodename not in ("sandbox", "{NAME}") or os.getpid() > 1000:
 
 
 def as_nobody() -> dict[str, Any]:
-    """Give the options of a process that must not be root."""
+    """Return the options of a process that must not be root."""
     return {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
 
 

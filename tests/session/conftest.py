@@ -6,20 +6,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.record.places import Place, place_of
+from tests.journal.places import Place, place_of
 
-from mergepoint.session.sessions import Sessions
-from mergepoint.session.sessions_at import sessions_at
+from mergepoint.session.file import sessions_at
+from mergepoint.session.store import Sessions
 
 
 @pytest.fixture(params=["files", "sqlite", "postgresql"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """Give an empty place of each kind."""
+    """Yield an empty place of each kind."""
     with place_of(request.param, tmp_path) as found:
         yield found
 
 
 @pytest.fixture
 def sessions(place: Place) -> Sessions:
-    """Give what keeps sessions there."""
+    """Return what keeps sessions there."""
     return sessions_at(place.address)

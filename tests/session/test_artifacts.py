@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 
 from mergepoint import Block, Call, CallRecord, Gate, Loop, Node, Step
-from mergepoint.record.record import CallKey
-from mergepoint.session.artifacts import Artifacts
+from mergepoint.journal.records import CallKey
+from mergepoint.session.turns import Artifacts
 
 PLAN = {"step_type": "plan"}
 
 
 def record(path: str, **fields: Any) -> CallRecord:
-    """Give the record of an answered call."""
+    """Return the record of an answered call."""
     return CallRecord(key=CallKey("r", "", path), prompt="p", ended=5.0, **fields)
 
 
 def tree() -> Node:
-    """Give a tree with nodes of every kind that are artifacts, and one that is none."""
+    """Return a tree with nodes of every kind that are artifacts, and one that is none."""
     tries = Loop(
         [Step("x", name="iteration_07", meta={"step_type": "codegen"}, capture_key="k")],
         until="k",
@@ -51,15 +51,24 @@ def tree() -> Node:
         (
             record("t/gate", kind="gate", value={"decision": "reject", "feedback": "f"}),
             "",
-            {"attempt": 1, "decision": "reject", "feedback": "f"},
+            {"attempt": 1, "decision": "reject", "feedback": "f", "decides": "plan"},
         ),
         (
             record("t/gate", kind="gate", value={"decision": "edit", "feedback": "", "text": "T"}),
             "T",
-            {"attempt": 1, "decision": "edit", "feedback": ""},
+            {"attempt": 1, "decision": "edit", "feedback": "", "decides": "plan"},
         ),
         (record("t/call", kind="call", value=None), "", {"attempt": 1}),
         (record("t/call", kind="call", value="out"), "out", {"attempt": 1}),
+        (
+            record(
+                "t/call",
+                kind="call",
+                value={"exit_code": 2, "output": "no", "stdout": "", "stderr": "no"},
+            ),
+            '{"stdout": "", "stderr": "no"}',
+            {"attempt": 1, "exit_code": 2},
+        ),
         (
             record("t/call", kind="call", value={"exit_code": 2, "output": "no"}),
             "no",

@@ -8,9 +8,9 @@ from threading import Thread
 import pytest
 
 from mergepoint import SessionError
-from mergepoint.record.lines import encode
-from mergepoint.session.file_sessions import FileSessions
-from mergepoint.session.sessions import Sessions
+from mergepoint.journal.lines import encode
+from mergepoint.session.file import FileSessions
+from mergepoint.session.store import Sessions
 
 
 def test_rows_come_back_in_their_order(sessions: Sessions) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mergepoint import Fact, SessionError, SessionMemory, Step, TurnRunner, open_session
-from mergepoint.session.facts import (
+from mergepoint.session.fact_extraction import (
     Extractor,
     ModelFacts,
     RuleFacts,
@@ -18,12 +18,12 @@ from mergepoint.session.facts import (
     facts_in,
     learn_facts,
 )
-from mergepoint.testing.scripted import ScriptedModel
+from mergepoint.testing.scripted_model import ScriptedModel
 
 
 @pytest.fixture(params=["sync", "async"])
 def learn(request: pytest.FixtureRequest) -> Callable[..., Sequence[Fact]]:
-    """Give how facts are learnt, sync and on an event loop."""
+    """Return how facts are learnt, sync and on an event loop."""
 
     def run(memory: SessionMemory, by: Extractor | None = None, **given: Any) -> Sequence[Fact]:
         if request.param == "sync":
@@ -35,12 +35,12 @@ def learn(request: pytest.FixtureRequest) -> Callable[..., Sequence[Fact]]:
 
 @pytest.fixture
 def memory(tmp_path: Path) -> SessionMemory:
-    """Give a session of two turns."""
+    """Return a session of two turns."""
     memory = open_session("s", sessions=tmp_path)
-    memory.add_response("My name is Ada and I live in London.", role="user")
-    memory.add_response("Hello Ada.")
-    memory.add_response("What is two and two?", role="user")
-    memory.add_response("Four.")
+    memory.add_response("user", "My name is Ada and I live in London.")
+    memory.add_response("assistant", "Hello Ada.")
+    memory.add_response("user", "What is two and two?")
+    memory.add_response("assistant", "Four.")
     return memory
 
 

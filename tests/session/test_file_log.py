@@ -14,31 +14,29 @@ import pytest
 import yaml
 
 from mergepoint import SessionError, SessionMemory
-from mergepoint.record.hold import hold
-from mergepoint.record.lines import decode, encode
-from mergepoint.session.check import check_session
-from mergepoint.session.entry import FORMAT
-from mergepoint.session.file_sessions import FileSessions
-from mergepoint.session.repair import repair_session
-from mergepoint.session.snapshot import RECENT
-from mergepoint.tree import strict_yaml
+from mergepoint.core import strict_yaml
+from mergepoint.journal.lines import decode, encode, lock_file
+from mergepoint.session.entries import FORMAT
+from mergepoint.session.file import FileSessions
+from mergepoint.session.integrity import check_session, repair_session
+from mergepoint.session.session import RECENT
 
 
 def filled(memory: SessionMemory) -> SessionMemory:
-    """Give a session with entries of every kind."""
-    memory.add_response("Hello é\x85.", role="user")
+    """Return a session with entries of every kind."""
+    memory.add_response("user", "Hello é\x85.")
     memory.add_working_step("plan", "P.\n", intent="i", action="chat", attempt=1)
     memory.add_working_step("execute", "", exit_code=1, error={"type": "E", "message": "m"})
-    memory.add_response("Hi\nthere.")
+    memory.add_response("assistant", "Hi\nthere.")
     memory.add_facts(["F.", "G."])
-    memory.add_response("More.", role="user")
-    memory.add_response("Yes.")
+    memory.add_response("user", "More.")
+    memory.add_response("assistant", "Yes.")
     return memory
 
 
 @cache
 def real_bytes() -> bytes:
-    """Give the bytes of a real journal."""
+    """Return the bytes of a real journal."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
@@ -48,7 +46,7 @@ def real_bytes() -> bytes:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Give a folder in memory where there is one, since these tests write often."""
+    """Return a folder in memory where there is one, since these tests write often."""
     return tmp_path
 
 
@@ -61,12 +59,12 @@ def laid(folder: Path, data: bytes) -> Path:
 
 
 def entries_of(data: bytes) -> list[Any]:
-    """Give what the whole lines of a journal hold, the header left out."""
+    """Return what the whole lines of a journal hold, the header left out."""
     return [decode(line + b"\n") for line in data.split(b"\n")[1:-1]]
 
 
 def shown(memory: SessionMemory) -> list[str]:
-    """Give the ids of all entries, in order."""
+    """Return the ids of all entries, in order."""
     return list(memory.past.by_id)
 
 
@@ -193,9 +191,9 @@ def test_a_journal_that_is_replaced_while_a_writer_waits_is_opened_anew(
             copy = at.with_name("copy")
             copy.write_bytes(at.read_bytes())
             copy.replace(at)
-        hold(file, at, **options)
+        lock_file(file, at, **options)
 
-    monkeypatch.setattr("mergepoint.session.file_log.hold", replaced_first)
+    monkeypatch.setattr("mergepoint.session.file.lock_file", replaced_first)
     memory.add_fact("New.")
     assert holds == [path, path]
     assert shown(FileSessions(tmp_path).open("s")) == shown(memory)
@@ -313,11 +311,11 @@ def test_a_full_disk_leaves_the_session_as_it_was(
     def half(file: int, data: bytes) -> int:
         return write(file, data[: len(data) // 2])
 
-    monkeypatch.setattr("mergepoint.session.file_log.os.write", half)
+    monkeypatch.setattr("mergepoint.session.file.os.write", half)
     with pytest.raises(SessionError, match=r"only .* bytes went in|cannot write to"):
         memory.add_fact("New.")
     assert path.read_bytes() == before
-    monkeypatch.setattr("mergepoint.session.file_log.os.write", write)
+    monkeypatch.setattr("mergepoint.session.file.os.write", write)
     memory.add_fact("New.")
     assert shown(FileSessions(tmp_path).open("s")) == shown(memory)
 
@@ -327,17 +325,17 @@ def test_a_snapshot_that_cannot_be_written_loses_nothing(
 ) -> None:
     """The error says that the journal holds everything, and the next turn writes it."""
     memory = FileSessions(tmp_path).create("s")
-    memory.add_response("Hi.", role="user")
+    memory.add_response("user", "Hi.")
 
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr("mergepoint.session.file_mending.write_whole", full)
+        patch.setattr("mergepoint.session.file.write_whole", full)
         with pytest.raises(SessionError, match=r"session\.yaml: No space .* Nothing is lost"):
-            memory.add_response("Hello.", message_id="a")
+            memory.add_response("assistant", "Hello.", message_id="a")
     assert [one.id for one in FileSessions(tmp_path).open("s").get_messages()][1] == "a"
-    memory.add_response("Again.")
+    memory.add_response("assistant", "Again.")
     assert check_session("s", sessions=tmp_path) == []
 
 
@@ -345,10 +343,10 @@ def test_the_snapshot_is_the_session_for_people(tmp_path: Path) -> None:
     """It is replaced at the end of a turn, says what it is, and reads the same everywhere."""
     memory = FileSessions(tmp_path).create("s")
     path = tmp_path / "s" / "session.yaml"
-    memory.add_response("Hello é\x85\x07.", role="user")
+    memory.add_response("user", "Hello é\x85\x07.")
     memory.add_working_step("codegen", "print(1)\nprint(2)\n")
     assert not path.exists()
-    memory.add_response("A line.\nAnother: #1")
+    memory.add_response("assistant", "A line.\nAnother: #1")
     text = path.read_text(encoding="utf-8")
     size = (tmp_path / "s" / "journal.jsonl").stat().st_size
     assert text.startswith(f"# Worked out from the first {size} bytes of journal.jsonl")
@@ -391,7 +389,7 @@ def test_a_snapshot_that_is_not_right_is_told_and_written_anew(tmp_path: Path) -
     path = tmp_path / "s" / "session.yaml"
     right = path.read_bytes()
     older = right
-    memory.add_response("One more.")
+    memory.add_response("assistant", "One more.")
     for data, told in (
         (path.read_bytes().replace(b"Yes.", b"No."), "it is not what the journal gives"),
         (b"\xff\xfe", "it is not what the journal gives"),
@@ -437,9 +435,10 @@ def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
 def test_a_platform_without_file_locks_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where there is no fcntl nothing is written."""
+    """Without fcntl and filelock nothing is written."""
     monkeypatch.setitem(sys.modules, "fcntl", None)
-    with pytest.raises(SessionError, match="need flock, which this platform lacks"):
+    monkeypatch.setitem(sys.modules, "filelock", None)
+    with pytest.raises(SessionError, match="this system has no flock; install filelock"):
         FileSessions(tmp_path).create("s")
     assert FileSessions(tmp_path).sessions() == []
 

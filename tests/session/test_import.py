@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from mergepoint import SessionError
-from mergepoint.session.file_sessions import FileSessions
-from mergepoint.session.import_session import import_session
-from mergepoint.session.sessions import Sessions
-from mergepoint.session.snapshot import RECENT
+from mergepoint.session.file import FileSessions
+from mergepoint.session.session import RECENT
+from mergepoint.session.store import Sessions
+from mergepoint.session.yaml_import import import_session
 
 
 def written(folder: Path, text: str) -> Path:
@@ -53,7 +53,7 @@ steps:
         ("The user is Ada.", 0),
         ("Likes rain.", 2),
     ]
-    assert [(one.type.value, one.turn) for one in memory.get_working_steps()] == [
+    assert [(one.type.value, one.turn) for one in memory.get_steps()] == [
         ("codegen", 1),
         ("response", 1),
         ("execute", 2),
@@ -61,7 +61,7 @@ steps:
     assert memory.unfinished is None
     again = sessions.open("old")
     assert again.export() == memory.export()
-    assert again.add_response("Yes.").turn == 2
+    assert again.add_response("assistant", "Yes.").turn == 2
 
 
 def test_the_id_is_the_one_given_or_that_of_the_file(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ sesion_id: x
         ("8", "created_at: invalid isoformat"),
         ("10", "turn: input should be a valid integer"),
         ("11", "facts.1.content: input should be a valid string"),
-        ("13", "type: input should be 'plan', 'codegen', 'execute' or 'response'"),
+        ("13", "type: input should be 'plan', 'codegen', 'execute', 'decision' or 'response'"),
         ("14", "exit_code: input should be a valid integer"),
         ("15", "no key 'sesion_id' here (did you mean 'session_id'?)"),
     ):
@@ -139,7 +139,7 @@ sesion_id: x
         ("messages:\n- role: user\n  content: a: b\n", "old.yaml:3: this is not YAML"),
         ("messages: {}\n", "messages: input should be a valid list"),
         ("- a\n", "input should be a valid dictionary"),
-        ("", "there is nothing here"),
+        ("", "the document is empty"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_a_session_is_told(tmp_path: Path, text: str, told: str) -> None:
@@ -174,8 +174,8 @@ def test_a_whole_snapshot_can_be_imported_and_a_partial_one_not(tmp_path: Path) 
     """The YAML beside a short session is its export with a comment."""
     sessions = FileSessions(tmp_path)
     memory = sessions.create("s")
-    memory.add_response("Hi.", role="user", opens=True)
-    memory.add_response("Hello.", run="s.1", path="a/b")
+    memory.add_response("user", "Hi.", opens=True)
+    memory.add_response("assistant", "Hello.", run="s.1", path="a/b")
     snapshot = tmp_path / "s" / "session.yaml"
     again = import_session(snapshot, session_id="t", sessions=sessions)
     answers: list[Any] = [(one.content, one.run, one.path) for one in again.get_messages()]
@@ -183,3 +183,72 @@ def test_a_whole_snapshot_can_be_imported_and_a_partial_one_not(tmp_path: Path) 
     memory.add_facts(f"Fact {number}." for number in range(RECENT + 1))
     with pytest.raises(SessionError, match="this snapshot leaves out 1 facts"):
         import_session(snapshot, session_id="u", sessions=sessions)
+
+
+DOCUMENTED = """\
+session_id: doc
+messages:
+- {role: user, content: Sum it., timestamp: "2026-01-31T09:30:00Z"}
+- {role: assistant, content: It is 3., timestamp: "2026-01-31T09:30:09Z"}
+- {role: user, content: And twice?, timestamp: "2026-01-31T09:31:00Z"}
+- {role: assistant, content: It is 6., timestamp: "2026-01-31T09:31:09Z"}
+working_steps:
+- timestamp: "2026-01-31T09:30:01Z"
+  step_type: plan
+  category: working
+  content: {intent: sum, steps: [add]}
+  metadata: {skill: sums, attempts: 1}
+- timestamp: "2026-01-31T09:30:02Z"
+  step_type: execute
+  category: working
+  content: {stdout: "3\\n", stderr: ""}
+- {timestamp: "2026-01-31T09:30:09Z", step_type: response, category: response, content: It is 3.}
+- {timestamp: "2026-01-31T09:31:01Z", step_type: codegen, category: working, content: print(6)}
+facts:
+- {fact: The user sums., source_turn: 1, timestamp: "2026-01-31T09:30:10Z"}
+"""
+
+
+def test_the_schema_of_the_documents_is_read(tmp_path: Path) -> None:
+    """timestamp, step_type, category, metadata, fact, source_turn; steps by the time of turns."""
+    file = tmp_path / "doc.yaml"
+    file.write_text(DOCUMENTED, encoding="utf-8")
+    memory = import_session(file, sessions=tmp_path / "sessions")
+    steps = memory.get_steps()
+    assert [(one.type.value, one.turn) for one in steps] == [
+        ("plan", 1),
+        ("execute", 1),
+        ("response", 1),
+        ("codegen", 2),
+        ("response", 2),
+    ]
+    plan, run, said, *_ = steps
+    assert plan.metadata == {"skill": "sums", "attempts": 1}
+    assert plan.content == '{"intent": "sum", "steps": ["add"]}'
+    assert run.printed == ("3\n", "")
+    assert said.message == memory.get_messages()[1].id
+    assert plan.created_at.isoformat() == "2026-01-31T09:30:01+00:00"
+    [fact] = memory.get_facts()
+    assert (fact.content, fact.turn) == ("The user sums.", 1)
+    (tmp_path / "again.yaml").write_text(memory.export(), encoding="utf-8")
+    again = import_session(tmp_path / "again.yaml", session_id="doc2", sessions=tmp_path / "b")
+    assert [one.metadata for one in again.get_steps()] == [one.metadata for one in steps]
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("- {step_type: plann, content: x}", "steps.0.type|steps.0.step_type"),
+        ("- {step_type: response, content: Nobody said this.}", "content of an answer"),
+        ("- {step_type: plan, metdata: {a: 1}}", r"no key 'metdata' here \(did you mean 'metadata"),
+        ("- {step_type: plan, metadata: [1]}", "steps.0.metadata"),
+    ],
+)
+def test_a_fault_in_the_schema_of_the_documents_is_told(
+    line: str, problem: str, tmp_path: Path
+) -> None:
+    """With file and line, and nothing is imported."""
+    file = tmp_path / "doc.yaml"
+    file.write_text(f"messages: []\nsteps:\n{line}\n", encoding="utf-8")
+    with pytest.raises(SessionError, match=problem):
+        import_session(file, sessions=tmp_path / "sessions")

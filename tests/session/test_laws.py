@@ -11,14 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mergepoint import SessionMemory
-from mergepoint.core.merge import MergeMode, merge
-from mergepoint.core.state import State
-from mergepoint.session.entry import entry_from_plain, entry_to_plain
-from mergepoint.session.file_sessions import FileSessions
-from mergepoint.session.import_session import import_session
-from mergepoint.session.past import Past
-from mergepoint.session.snapshot import Snapshot
-from mergepoint.session.view import view_of
+from mergepoint.core.state import MergeMode, State, merge
+from mergepoint.session.entries import Role, entry_from_plain, entry_to_plain
+from mergepoint.session.file import FileSessions
+from mergepoint.session.history import SessionState, view_of
+from mergepoint.session.session import Snapshot
+from mergepoint.session.yaml_import import import_session
 
 Act = Callable[[SessionMemory], object]
 
@@ -28,12 +26,12 @@ ids = st.none() | st.sampled_from(["a", "b", "c"])
 IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108  (a test's own folder)
 
 
-def said(role: str) -> st.SearchStrategy[Act]:
-    """Give messages of a role, now and then one that was said before."""
+def said(role: Role) -> st.SearchStrategy[Act]:
+    """Return messages of a role, now and then one that was said before."""
     return st.builds(
         lambda text, name: (
             lambda memory: memory.add_response(
-                name or text, role=role, message_id=name and f"{role}-{name}"
+                role, name or text, message_id=name and f"{role}-{name}"
             )
         ),
         texts,
@@ -77,14 +75,14 @@ ALL = settings(
 )
 
 
-def held(memory: SessionMemory | Past) -> tuple[Any, ...]:
-    """Give all that a session holds."""
-    past = memory if isinstance(memory, Past) else memory.past
+def held(memory: SessionMemory | SessionState) -> tuple[Any, ...]:
+    """Return all that a session holds."""
+    past = memory if isinstance(memory, SessionState) else memory.past
     return past.state, past.facts, past.steps, past.turn, past.updated_at
 
 
 def two(folder: str) -> list[SessionMemory]:
-    """Give two views of one new session."""
+    """Return two views of one new session."""
     return [FileSessions(folder).create("s"), FileSessions(folder).open("s")]
 
 
@@ -111,9 +109,9 @@ def test_a_conversation_only_grows(acts: list[tuple[int, Act]]) -> None:
         for who, act in acts:
             memory = writers[who]
             memory.refresh()
-            before = memory.get_messages(), memory.get_facts(), memory.get_working_steps()
+            before = memory.get_messages(), memory.get_facts(), memory.get_steps()
             act(memory)
-            after = memory.get_messages(), memory.get_facts(), memory.get_working_steps()
+            after = memory.get_messages(), memory.get_facts(), memory.get_steps()
             assert [new[: len(old)] for old, new in zip(before, after, strict=True)] == [*before]
 
 
@@ -142,11 +140,11 @@ def test_doing_it_again_changes_nothing(acts: list[tuple[int, Act]]) -> None:
             act(memory)
         other.refresh()
         before = memory.export()
-        for step in memory.get_working_steps():
+        for step in memory.get_steps():
             if not step.message:
                 other.add_working_step(step.type, step.content, step_id=step.id)
         for message in memory.get_messages():
-            other.add_response(message.content, role=message.role, message_id=message.id)
+            other.add_response(message.role, message.content, message_id=message.id)
         other.add_facts(fact.content for fact in memory.get_facts())
         assert other.export() == FileSessions(folder).open("s").export() == before
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mergepoint import SessionError
-from mergepoint.session.file_sessions import FileSessions
-from mergepoint.session.session_id import checked_session_id, new_session_id
+from mergepoint.session.entries import checked_session_id, new_session_id
+from mergepoint.session.file import FileSessions
 
 BAD: list[Any] = [
     "",

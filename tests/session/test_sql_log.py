@@ -8,30 +8,28 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sql
-from tests.record.places import Place, engine_at, place_of
+from tests.journal.places import Place, engine_at, place_of
 
 from mergepoint import SessionError, SessionMemory
 from mergepoint.core.errors import MergepointError
-from mergepoint.record.sql_store import SqlStore
-from mergepoint.session.check import check_session
-from mergepoint.session.repair import repair_session
-from mergepoint.session.sessions_at import sessions_at
-from mergepoint.session.sql_sessions import SqlSessions
-from mergepoint.session.sql_tables import ENTRIES, SESSIONS
+from mergepoint.journal.sql import SqlStore
+from mergepoint.session.file import sessions_at
+from mergepoint.session.integrity import check_session, repair_session
+from mergepoint.session.sql import ENTRIES, SESSIONS, SqlSessions
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """Give an empty database of each kind."""
+    """Yield an empty database of each kind."""
     with place_of(request.param, tmp_path) as found:
         yield found
 
 
 def filled(memory: SessionMemory) -> SessionMemory:
-    """Give a session of three entries."""
-    memory.add_response("Hello.", role="user")
+    """Return a session of three entries."""
+    memory.add_response("user", "Hello.")
     memory.add_working_step("plan", "Greet.")
-    memory.add_response("Hi.")
+    memory.add_response("assistant", "Hi.")
     return memory
 
 
@@ -80,10 +78,10 @@ def test_damage_is_told_and_mended(
     assert (repaired.kept, repaired.flaws) == (2, (flaw,))
     assert repaired.copy.startswith("session 's_damaged_")
     with pytest.raises(SessionError, match="is another one than was opened; open it again"):
-        memory.add_response("More.")
+        memory.add_response("assistant", "More.")
     again = sessions.open("s")
     assert again.get_messages() == memory.get_messages()
-    again.add_response("More.")
+    again.add_response("assistant", "More.")
     assert check_session("s", sessions=sessions) == []
     briefs = {one.session_id: one.problem for one in sessions.sessions()}
     copy = next(name for name in briefs if name != "s")
@@ -124,7 +122,7 @@ def test_sessions_and_their_runs_share_a_database(place: Place) -> None:
     memory = sessions.create("s")
     runs = memory.runs()
     assert isinstance(runs, SqlStore)
-    from tests.record.test_stores import begun
+    from tests.journal.test_stores import begun
 
     for name in ("s.1", "s.1.facts", "s.12", "s.x", "t.1"):
         SqlStore(place.address).create(begun(name)).close()
@@ -149,4 +147,4 @@ def test_a_database_without_its_tables_is_told(place: Place) -> None:
     changed(place, sql.text("DROP TABLE mergepoint_session_entries"))
     act: Any = memory.add_response
     with pytest.raises(SessionError, match="its tables are missing"):
-        act("More.")
+        act("user", "More.")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from pydantic import BaseModel
-from tests.record.places import Place
+from tests.journal.places import Place
 
 from mergepoint import (
     Block,
@@ -35,9 +35,9 @@ from mergepoint import (
     open_session,
     run_turn,
 )
-from mergepoint.session.check import check_session
-from mergepoint.session.sessions_at import sessions_at
-from mergepoint.testing.scripted import Answer, ScriptedModel
+from mergepoint.session.file import sessions_at
+from mergepoint.session.integrity import check_session
+from mergepoint.testing.scripted_model import Answer, ScriptedModel
 
 CHAT = Step("Answer.", name="answer")
 
@@ -50,7 +50,7 @@ class Plan(BaseModel):
 
 
 def worker() -> Node:
-    """Give a tree that plans, asks, tries code until it runs, and answers."""
+    """Return a tree that plans, asks, tries code until it runs, and answers."""
     runs = iter(({"exit_code": 1, "output": "no"}, {"exit_code": 0, "output": "1\n"}))
 
     def execute(code: str) -> dict[str, Any]:
@@ -102,7 +102,7 @@ SCRIPT: dict[str, Any] = {
 
 @pytest.fixture(params=["sync", "async"])
 def take(request: pytest.FixtureRequest) -> Callable[..., Reply]:
-    """Give how a turn is run, sync and on an event loop."""
+    """Return how a turn is run, sync and on an event loop."""
 
     def run(turns: TurnRunner, memory: SessionMemory, text: str, **given: Any) -> Reply:
         if request.param == "sync":
@@ -114,13 +114,13 @@ def take(request: pytest.FixtureRequest) -> Callable[..., Reply]:
 
 @pytest.fixture
 def memory(tmp_path: Path) -> SessionMemory:
-    """Give a new session."""
+    """Return a new session."""
     return open_session("trip", sessions=tmp_path)
 
 
 @pytest.fixture(params=["sync", "async"])
 def go_on(request: pytest.FixtureRequest) -> Callable[..., Reply]:
-    """Give how a turn is resumed, sync and on an event loop."""
+    """Return how a turn is resumed, sync and on an event loop."""
 
     def run(turns: TurnRunner, memory: SessionMemory, **given: Any) -> Reply:
         if request.param == "sync":
@@ -131,7 +131,7 @@ def go_on(request: pytest.FixtureRequest) -> Callable[..., Reply]:
 
 
 def roles(memory: SessionMemory) -> list[tuple[str, str]]:
-    """Give role and text of each message."""
+    """Return role and text of each message."""
     return [(one.role, one.content) for one in memory.get_messages()]
 
 
@@ -187,10 +187,10 @@ def test_artifacts_become_steps_and_the_answer_none(memory: SessionMemory) -> No
         answerer={"agent/ask": {"decision": "approve", "feedback": "go"}},
     )
     assert reply.text == "It is 1."
-    steps = memory.get_working_steps()
+    steps = memory.get_steps()
     assert [(one.type.value, one.attempt, one.path) for one in steps] == [
         ("plan", 1, "agent/ask/plan"),
-        ("plan", 1, "agent/ask"),
+        ("decision", 1, "agent/ask"),
         ("codegen", 1, "agent/tries/iteration_01/codegen"),
         ("execute", 1, "agent/tries/iteration_01/execute"),
         ("codegen", 2, "agent/tries/iteration_02/codegen"),
@@ -232,7 +232,7 @@ def test_a_failed_turn_leaves_the_message_and_an_error_step(
         take(turns, memory, "Hi.")
     assert vars(raised.value)["pipeline_path"] == "chat/answer"
     assert roles(memory) == [("user", "Hi.")]
-    plan, failed = memory.get_working_steps()
+    plan, failed = memory.get_steps()
     assert plan.content == "A plan."
     assert failed.type is StepType.RESPONSE
     assert failed.error == {
@@ -258,7 +258,7 @@ def test_a_failed_turn_is_resumed_and_pays_nothing_twice(
     assert go_on(turns, memory).text == "Yes."
     assert [seen.path for seen in model.calls] == ["chat/plan", "chat/answer", "chat/answer"]
     assert roles(memory) == [("user", "Hi."), ("assistant", "Yes.")]
-    assert [bool(one.error) for one in memory.get_working_steps()] == [True, False]
+    assert [bool(one.error) for one in memory.get_steps()] == [True, False]
     with pytest.raises(SessionError, match="has nothing to resume"):
         go_on(turns, memory)
 
@@ -317,7 +317,7 @@ def test_a_turn_waits_at_a_gate(memory: SessionMemory, take: Callable[..., Reply
         take(turns, memory, "Count.")
     assert raised.value.questions[0].path == "agent/ask"
     assert memory.unfinished is not None
-    assert [one.type for one in memory.get_working_steps()] == [StepType.PLAN]
+    assert [one.type for one in memory.get_steps()] == [StepType.PLAN]
     for act in (
         lambda: take(turns, memory, "Hello?"),
         memory.clear,
@@ -332,7 +332,9 @@ def test_a_turn_waits_at_a_gate(memory: SessionMemory, take: Callable[..., Reply
     assert [seen.path for seen in model.calls].count("agent/ask/plan") == 1
     assert turns.questions(memory) == []
     assert roles(later) == [("user", "Count."), ("assistant", "It is 1.")]
-    assert len([one for one in later.get_working_steps() if one.type is StepType.PLAN]) == 2
+    [plan], [decision] = (later.get_working_steps(type=one) for one in ("plan", "decision"))
+    assert (plan.content, decision.content, decision.decides) == (plan.content, "", "plan")
+    assert plan.content
 
 
 def test_a_cancelled_turn_never_comes_back(memory: SessionMemory) -> None:
@@ -346,7 +348,7 @@ def test_a_cancelled_turn_never_comes_back(memory: SessionMemory) -> None:
     for act in (
         lambda: turns.resume(memory, answerer={"agent/ask": "approve"}),
         lambda: turns.run(memory, "Count.", message_id="m1"),
-        lambda: memory.add_response("Late.", turn=1, run="trip.1"),
+        lambda: memory.add_response("assistant", "Late.", turn=1, run="trip.1"),
     ):
         with pytest.raises(SessionError, match="turn 1 of session 'trip' was cancelled"):
             act()
@@ -377,7 +379,7 @@ def test_a_task_that_is_cancelled_cancels_its_turn(memory: SessionMemory) -> Non
             await task
 
     asyncio.run(stopped())
-    [step] = memory.get_working_steps()
+    [step] = memory.get_steps()
     assert step.cancelled
     assert roles(memory) == [("user", "Hi.")]
     assert run_turn(memory, CHAT, "Now.", model=ScriptedModel(["Yes."])).text == "Yes."
@@ -391,18 +393,18 @@ def test_ctrl_c_cancels_the_turn(memory: SessionMemory) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         run_turn(memory, Block([Call(stop, merge="all_messages")]), "Hi.", model="offline")
-    assert [one.cancelled for one in memory.get_working_steps()] == [True]
+    assert [one.cancelled for one in memory.get_steps()] == [True]
 
 
 def test_a_turn_that_began_no_run_is_resumed_too(memory: SessionMemory) -> None:
     """Killed between the message and the first byte of its run it begins then, with its inputs."""
-    memory.add_response("Hi.", role="user", opens=True)
+    memory.add_response("user", "Hi.", opens=True)
     tree = Block([Step(Template("Answer {{ how }}."))], inputs=["how"])
     turns = TurnRunner(tree, model=ScriptedModel(["Yes."]))
     assert turns.questions(memory) == []
     assert turns.resume(memory, inputs={"how": "briefly"}).text == "Yes."
     torn = open_session("torn", sessions=memory.runs().folder_of("x").parents[2])  # type: ignore[union-attr]
-    torn.add_response("Hi.", role="user", opens=True)
+    torn.add_response("user", "Hi.", opens=True)
     folder = torn.runs().folder_of("torn.1")
     assert folder is not None
     folder.mkdir(parents=True)
@@ -413,7 +415,7 @@ def test_a_turn_that_began_no_run_is_resumed_too(memory: SessionMemory) -> None:
 
 def test_a_message_that_was_added_by_hand_is_not_resumed(memory: SessionMemory) -> None:
     """A session that is written without runs has no unfinished turns."""
-    memory.add_response("Hi.", role="user")
+    memory.add_response("user", "Hi.")
     assert memory.unfinished is None
     with pytest.raises(SessionError, match="was not begun by a run"):
         TurnRunner(CHAT, model="offline").resume(memory)
@@ -466,7 +468,7 @@ def test_turns_take_inputs_config_recorder_and_budget(memory: SessionMemory) -> 
     turns = TurnRunner(Block([CHAT, Step("More.")]), model=model, budget={"calls": 1})
     with pytest.raises(BudgetExceeded):
         turns.run(memory, "Go on.")
-    failed = memory.get_working_steps()[-1].error
+    failed = memory.get_steps()[-1].error
     assert failed is not None
     assert failed["type"] == "BudgetExceeded"
 
@@ -480,7 +482,7 @@ def test_an_error_that_cannot_be_noted_is_still_the_error(
         def full(*_: object, **__: object) -> None:
             raise SessionError("no room")
 
-        monkeypatch.setattr("mergepoint.session.file_log.FileLog.alone", full)
+        monkeypatch.setattr("mergepoint.session.file.FileLog.alone", full)
         raise ValueError("down")
 
     with pytest.raises(ValueError, match="down") as raised:

@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.record.places import place_of
+from tests.journal.places import place_of
 from tests.session.writers import SESSION, write
 
-from mergepoint.record.lines import read_lines
-from mergepoint.session.check import check_session
-from mergepoint.session.sessions_at import sessions_at
+from mergepoint.journal.lines import read_lines
+from mergepoint.session.file import sessions_at
+from mergepoint.session.integrity import check_session
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.session.writers"])
+
+SLOW = 120.0
+"""Seconds after which processes that tell nothing count as hanging."""
 
 
 @dataclass
@@ -68,7 +71,9 @@ def surveyed(address: str, *, writers: int, appends: int, kills: int) -> None:
     going, heard = {writer.name: writer for writer in everyone}, 0
     while going:
         pipes: dict[Connection, Writer] = {one.hears: one for one in going.values()}
-        for pipe in wait(list(pipes)):
+        ready = wait(list(pipes), timeout=SLOW)
+        assert ready, f"no writer told anything in {SLOW:.0f} s: {going}"
+        for pipe in ready:
             writer = pipes[pipe]  # type: ignore[index]
             if not writer.hear():
                 assert writer.process.exitcode == 0
@@ -99,6 +104,7 @@ def checked(address: str, everyone: list[Writer], appends: int) -> None:
         assert (len(lines.values), lines.torn) == (1 + len(ids), 0)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("kind", ["files", "sqlite", "postgresql"])
 def test_writers_that_are_killed_lose_nothing(tmp_path: Path, kind: str) -> None:
     """Of 3 writers with 20 appends each, killed 6 times, everything acknowledged is there once."""

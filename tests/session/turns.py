@@ -22,7 +22,7 @@ class Nobody(Tell):
 
 
 def tree() -> Node:
-    """Give a tree of some calls in a row."""
+    """Return a tree of some calls in a row."""
     work = [Step(f"Step {number}.", name=f"step_{number}") for number in range(STEPS - 1)]
     plan = Step("Plan.", name="plan", merge="none", meta={"step_type": "plan"})
     return Block([plan, *work], name="chat")

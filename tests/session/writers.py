@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from multiprocessing.connection import Connection
 
-from mergepoint.session.sessions_at import open_session
+from mergepoint.session.file import open_session
 
 SESSION = "shared"
 
@@ -14,7 +14,7 @@ def write(address: str, name: str, start: int, count: int, told: Connection) -> 
     memory = open_session(SESSION, sessions=address)
     for number in range(start, count):
         if number % 5:
-            memory.add_response(f"{name} {number}", message_id=f"{name}-{number}")
+            memory.add_response("assistant", f"{name} {number}", message_id=f"{name}-{number}")
         else:
             memory.add_working_step("plan", f"{name} {number}", step_id=f"{name}-{number}")
         told.send_bytes(b"%d" % number)

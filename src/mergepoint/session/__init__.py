@@ -1,1 +1,64 @@
-"""Sessions: conversation turns apart from working artifacts (the room is laid out, not built)."""
+"""Sessions: conversations on disk, with their turns, facts and working steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mergepoint.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from mergepoint.session.entries import Fact as Fact
+    from mergepoint.session.entries import SessionMessage as SessionMessage
+    from mergepoint.session.entries import StepCategory as StepCategory
+    from mergepoint.session.entries import StepType as StepType
+    from mergepoint.session.entries import WorkingStep as WorkingStep
+    from mergepoint.session.entries import execution_content as execution_content
+    from mergepoint.session.fact_extraction import ModelFacts as ModelFacts
+    from mergepoint.session.fact_extraction import learn_facts as learn_facts
+    from mergepoint.session.file import open_session as open_session
+    from mergepoint.session.file import sessions_at as sessions_at
+    from mergepoint.session.integrity import check_session as check_session
+    from mergepoint.session.integrity import repair_session as repair_session
+    from mergepoint.session.session import SessionMemory as SessionMemory
+    from mergepoint.session.turns import Reply as Reply
+    from mergepoint.session.turns import TurnRunner as TurnRunner
+    from mergepoint.session.turns import arun_turn as arun_turn
+    from mergepoint.session.turns import cancel_turn as cancel_turn
+    from mergepoint.session.turns import run_turn as run_turn
+    from mergepoint.session.yaml_import import import_session as import_session
+
+__all__ = [
+    "Fact",
+    "ModelFacts",
+    "Reply",
+    "SessionMemory",
+    "SessionMessage",
+    "StepCategory",
+    "StepType",
+    "TurnRunner",
+    "WorkingStep",
+    "arun_turn",
+    "cancel_turn",
+    "check_session",
+    "execution_content",
+    "import_session",
+    "learn_facts",
+    "open_session",
+    "repair_session",
+    "run_turn",
+    "sessions_at",
+]
+
+_HOMES = {
+    "mergepoint.session.entries": (
+        "Fact SessionMessage StepCategory StepType WorkingStep execution_content"
+    ),
+    "mergepoint.session.fact_extraction": "ModelFacts learn_facts",
+    "mergepoint.session.file": "open_session sessions_at",
+    "mergepoint.session.integrity": "check_session repair_session",
+    "mergepoint.session.session": "SessionMemory",
+    "mergepoint.session.turns": "Reply TurnRunner arun_turn cancel_turn run_turn",
+    "mergepoint.session.yaml_import": "import_session",
+}
+if not TYPE_CHECKING:  # to a type checker a module with `__getattr__` has any name
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES)

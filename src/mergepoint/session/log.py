@@ -1,20 +1,21 @@
-"""SessionLog: where the entries of one session are written, by many and one at a time."""
+"""Protocols of session storage: a log of lines, and sidecar rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from mergepoint.core.errors import SessionError
-from mergepoint.record.lines import JournalError
-from mergepoint.record.redact import Redact
-from mergepoint.record.store import Store
-from mergepoint.session.entry import FORMAT, Entry, SessionHeader, entry_from_plain
+from mergepoint.journal.lines import JournalError
+from mergepoint.journal.redact import Redact
+from mergepoint.journal.store import Store
+from mergepoint.session.entries import FORMAT, Entry, SessionHeader, entry_from_plain
 
 REPAIR = (
-    "mergepoint.session.repair.repair_session keeps every line that can be read, and beside it "
+    "mergepoint.session.integrity.repair_session keeps every line that can be read, and beside it "
     "what there was"
 )
 PATIENCE = 30.0
@@ -23,7 +24,7 @@ PATIENCE = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far a log was read: its bytes or rows, its entries; `first` tells which log it was."""
+    """A position in a log: its bytes or rows, its entries; `first` identifies the log."""
 
     position: int
     number: int
@@ -32,115 +33,114 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """What was appended since a mark, and the mark behind it."""
+    """The entries that were appended since a mark, and the mark after them."""
 
     entries: tuple[Entry, ...]
     mark: Mark
 
 
 class Turnstile(Protocol):
-    """A log that one writer holds for the moment of an append."""
+    """A log that is locked by one writer for an append."""
 
     @property
     def found(self) -> Appended:
-        """Give what others had appended; what a kill left unfinished is cut off."""
+        """Return the entries that others have appended; an unfinished write is cut off."""
         ...
 
     def append(self, entries: Sequence[Entry]) -> Mark:
-        """Write entries behind everything else: all of them, or none; give the mark behind them."""
+        """Append entries, all or none; return the mark after them."""
         ...
 
     def settle(self, snapshot: Callable[[Mark], str]) -> None:
-        """Keep a snapshot, where the log has a place for one."""
+        """Store a snapshot, if the log has a place for one."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """A line of a log as it is kept: where it stands, its bytes; None for one that is missing."""
+class LogLine:
+    """A line of a log: its place, and its bytes, or None if it is missing."""
 
     where: str
     data: bytes | None
 
 
-class Mending(Protocol):
-    """A log that is held to be written anew."""
+class LockedLog(Protocol):
+    """A log that is locked for a rewrite."""
 
     @property
-    def lines(self) -> Sequence[Line]:
-        """Give all lines, the header first; a last one without its end was not written whole."""
+    def lines(self) -> Sequence[LogLine]:
+        """Return all lines, the header first; the last one may be unfinished."""
         ...
 
     def rewrite(self, header: SessionHeader, entries: Sequence[Entry]) -> str:
-        """Put others in place of the lines, all at once; say where those are kept that were."""
+        """Replace the lines atomically; return the place of the old ones."""
         ...
 
     def settle(self, snapshot: Callable[[Mark], str]) -> None:
-        """Keep a snapshot of all lines, where the log has a place for one."""
+        """Store a snapshot of all lines, if the log has a place for one."""
         ...
 
     def snapshot(self) -> tuple[int, str] | None:
-        """Give how many bytes of the log its snapshot is of, and its text; None without one."""
+        """Return the number of bytes that the snapshot covers, and its text, or None."""
         ...
 
 
 class SessionLog(Protocol):
-    """The log of one session. Each method raises SessionError, with the way out."""
+    """The log of one session. Each method raises SessionError, with the fix."""
 
     @property
     def place(self) -> str:
-        """Give where it is, as errors name it."""
+        """Return the place of the log for errors."""
         ...
 
     @property
     def redact(self) -> Redact | None:
-        """Give the hook that changes texts as they come in."""
+        """Return the hook that changes texts on arrival."""
         ...
 
     def begin(self) -> tuple[SessionHeader, Mark]:
-        """Give what the session began with, and the mark behind it."""
+        """Return the header of the session, and the mark after it."""
         ...
 
     def since(self, mark: Mark) -> Appended:
-        """Give what was appended since, without waiting for anyone."""
+        """Return the entries that were appended since, without waiting."""
         ...
 
     def alone(self, mark: Mark, *, flush: bool) -> AbstractContextManager[Turnstile]:
-        """Hold the log for an append, and look at what came behind the mark; others wait.
+        """Lock the log for an append, and read what follows the mark; others wait.
 
-        With `flush` what is appended outlives a loss of power.
+        With `flush`, the appended entries survive a power failure.
         """
         ...
 
-    def mending(self) -> AbstractContextManager[Mending]:
-        """Hold the log to look at its lines and to write it anew; others wait."""
+    def mending(self) -> AbstractContextManager[LockedLog]:
+        """Lock the log to check and rewrite its lines; others wait."""
         ...
 
     def turn(self) -> AbstractContextManager[None]:
-        """Hold the session for a turn. Raises SessionError while another turn is running."""
+        """Lock the session for a turn. Raises SessionError while another turn is running."""
         ...
 
     def runs(self) -> Store:
-        """Give where the runs of the session's turns keep their journals."""
+        """Return the store of the runs of the session's turns."""
         ...
 
 
 def entry_at(place: str, where: str, plain: dict[str, Any]) -> Entry:
-    """Give the entry of a line or record. Raises SessionError that says where it is none."""
+    """Return the entry of a line or record. Raises SessionError with the place if it is invalid."""
     try:
         return entry_from_plain(plain)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SessionError(
             f"{place}, {where} holds something else than {FORMAT} says "
-            f"({type(error).__name__}: {error}); docs/sessions.md tells what belongs there"
+            f"({type(error).__name__}: {error}); docs/reference/session-format.md has the format"
         ) from error
 
 
 def header_at(place: str, session_id: str, plain: dict[str, Any]) -> SessionHeader:
-    """Give a session's header.
+    """Return a session's header.
 
-    Raises SessionError for one of a newer format, for something else, and for that of another
-    session.
+    Raises SessionError for a newer format, invalid data, and the header of another session.
     """
     found = plain.get("format")
     if found != FORMAT:
@@ -154,7 +154,7 @@ def header_at(place: str, session_id: str, plain: dict[str, Any]) -> SessionHead
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SessionError(
             f"{place}: its header holds something else than {FORMAT} says "
-            f"({type(error).__name__}: {error}); docs/sessions.md tells what belongs there"
+            f"({type(error).__name__}: {error}); docs/reference/session-format.md has the format"
         ) from error
     if header.session_id != session_id:
         raise SessionError(
@@ -166,8 +166,50 @@ def header_at(place: str, session_id: str, plain: dict[str, Any]) -> SessionHead
 
 @contextmanager
 def as_session_errors() -> Iterator[None]:
-    """Let what a journal or database has to say be an error of the session."""
+    """Raise errors of a journal or database as SessionError."""
     try:
         yield
     except JournalError as error:
         raise SessionError(str(error)) from error
+
+
+# A user interface has rows of its own: the owner of a conversation, its title, ratings of answers.
+# They are stored with the session, and deleted with it.
+
+
+ROWS_FORMAT: Final = "mergepoint.beside/1"
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+
+Row = Mapping[str, Any]
+
+
+class Sidecar(Protocol):
+    """JSON rows that are appended and never changed. Each method raises SessionError."""
+
+    def rows(self) -> Sequence[dict[str, Any]]:
+        """Return all rows in the order in which they were appended."""
+        ...
+
+    def append(self, rows: Iterable[Row]) -> None:
+        """Append rows, all or none; they survive a crash and a power failure.
+
+        Raises SessionError if the session does not exist (any more).
+        """
+        ...
+
+
+def checked_name(name: str) -> str:
+    """Return the name of an application. Raises SessionError for an invalid file name."""
+    if _NAME.fullmatch(name) and name != "journal":
+        return name
+    raise SessionError(
+        f"{name!r} names no application; give 1 to 40 of a to z, digits and '_', but not 'journal'"
+    )
+
+
+def checked_format(place: str, found: object) -> None:
+    """Raise SessionError for rows of a newer version or another format."""
+    if found != ROWS_FORMAT:
+        raise SessionError(
+            f"{place} is of format {found!r}, this version reads {ROWS_FORMAT}: update mergepoint"
+        )
