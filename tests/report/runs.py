@@ -15,20 +15,20 @@ from langchain_core.runnables import Runnable
 from pydantic import PrivateAttr
 
 from mergepoint.core.errors import GateOpen
-from mergepoint.models.view import View
-from mergepoint.record.transcript import Transcript
-from mergepoint.run.context import RunContext
-from mergepoint.run.generation import run_generation
-from mergepoint.run.recorder import Recorder
+from mergepoint.engine.callbacks import Recorder
+from mergepoint.engine.context import RunContext
+from mergepoint.engine.generation import run_generation
+from mergepoint.journal.transcript import Transcript
+from mergepoint.models.identity import View
 from mergepoint.tree.decision import Answerer
-from mergepoint.tree.node import Node
+from mergepoint.tree.nodes import Node
 
 RUN = "r1"
 Line = tuple[str, str]
 
 
 def line(message: BaseMessage) -> Line:
-    """Give a message as role and text."""
+    """Return a message as role and text."""
     roles = {"human": "user", "ai": "assistant"}
     return roles.get(message.type, message.type), str(message.text)
 
@@ -42,7 +42,7 @@ class Placard(BaseChatModel):
 
     @property
     def saw(self) -> dict[str, list[Line]]:
-        """Give what each path was sent, as role and text."""
+        """Return what each path was sent, as role and text."""
         return self._saw
 
     def bind_tools(

@@ -7,11 +7,10 @@ import re
 import pytest
 from tests.report.trees import ODD_NAMES, chat, nest, odd, pipeline, stage, wide
 
-from mergepoint.report.draw import to_mermaid
-from mergepoint.tree.block import Block, Input
-from mergepoint.tree.node import Node
-from mergepoint.tree.step import Step
-from mergepoint.tree.template import Template
+from mergepoint.report.svg import to_mermaid
+from mergepoint.tree.leaves import Step
+from mergepoint.tree.nodes import Block, Input, Node
+from mergepoint.tree.prompts import Template
 
 CHAT = """\
 flowchart TB
@@ -34,7 +33,7 @@ flowchart TB
     n1["draft"]
     subgraph n2["tot_enclave"]
       subgraph n3["threads"]
-        f3(["side by side"])
+        f3(["in parallel"])
         n4["artist_1<br/>merge: none<br/>captures view_1"]
         n5["artist_2<br/>merge: none<br/>captures view_2"]
         n6["artist_3<br/>merge: none<br/>captures view_3"]
@@ -106,7 +105,7 @@ LINES = (
 
 
 def marked(block: int, number: int) -> Step:
-    """Give a step whose labels are written in codes, which are long."""
+    """Return a step whose labels are written in codes, which are long."""
     keys = " ".join(f"{{{{ {'#' * 20}{key} }}}}" for key in range(6))
     return Step(
         Template(keys), name=f"{'#' * 28}{number}", capture_key=f"{'#' * 20}{block}{number}"
@@ -144,7 +143,7 @@ def test_small_trees_have_these_drawings(tree: Node, expected: str) -> None:
         pytest.param(pipeline(), id="same names in many places"),
         pytest.param(odd(), id="odd names"),
         pytest.param(nest(60), id="60 deep"),
-        pytest.param(wide(3_000), id="3,000 side by side"),
+        pytest.param(wide(3_000), id="3,000 in parallel"),
         pytest.param(wide(3_000, parallel=False), id="3,000 in a row"),
         pytest.param(Block([wide(20, name=None)] * 20), id="400 in 20 blocks"),
     ],
@@ -163,10 +162,18 @@ def test_every_line_is_one_that_mermaid_reads(tree: Node) -> None:
 
 def test_every_block_has_its_merge_point() -> None:
     """Six stages of three blocks and the root make nineteen merge points, with arrows into each."""
-    text = to_mermaid(pipeline())
+    text = to_mermaid(pipeline(), fold=False)
     points = re.findall(r"(m\d+)\{\{", text)
     assert len(points) == 19
     assert all(re.search(rf"-> {point}$", text, re.MULTILINE) for point in points)
+
+
+def test_equal_stages_are_drawn_once_with_their_number() -> None:
+    """Six stages of the same structure are one subgraph, whose title tells their number."""
+    text = to_mermaid(pipeline())
+    assert "stage_1 #8230; stage_6 x6" in text or "stage_1 … stage_6 x6" in text
+    assert len(re.findall(r"(m\d+)\{\{", text)) == 4
+    assert "nodes inside" in to_mermaid(pipeline(), depth=1)
 
 
 def test_odd_names_are_in_their_labels() -> None:
@@ -208,7 +215,7 @@ def test_odd_names_are_in_their_labels() -> None:
 )
 def test_drawings_stay_below_the_limits_of_mermaid(tree: Node) -> None:
     """Text and arrows are fewer than what Mermaid draws by default; what is cut is said first."""
-    text = to_mermaid(tree)
+    text = to_mermaid(tree, fold=False)
     assert len(text) <= 50_000
     assert len(re.findall(r"-\.?->", text)) <= 500
     assert text.startswith("%% ")

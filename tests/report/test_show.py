@@ -12,14 +12,13 @@ from pydantic import BaseModel
 from tests.report.runs import ran
 
 from mergepoint.core.errors import MergepointError
-from mergepoint.models.view import seen_through
-from mergepoint.record.transcript import read_transcript, write_transcript
-from mergepoint.report.call_view import Captured, Exit, Fate, Read
-from mergepoint.report.show import Sight, call_view, to_json, to_text
-from mergepoint.tree.block import Block
-from mergepoint.tree.node import Node
-from mergepoint.tree.step import Step
-from mergepoint.tree.template import Template, reads
+from mergepoint.journal.transcript import read_transcript, write_transcript
+from mergepoint.models.identity import seen_through
+from mergepoint.report.call_text import Sight, call_view, to_json, to_text
+from mergepoint.report.views import Captured, Fate, MergePoint, Read
+from mergepoint.tree.leaves import Step
+from mergepoint.tree.nodes import Block, Node
+from mergepoint.tree.prompts import Template, reads
 
 
 class Verdict(BaseModel):
@@ -29,7 +28,7 @@ class Verdict(BaseModel):
 
 
 def article() -> Block:
-    """Give a tree with each merge mode, nested, with captures, reads and examples."""
+    """Return a tree with each merge mode, nested, with captures, reads and examples."""
     draft = Step(Template("Write about {{ topic }}."), name="draft", merge="last_response")
     experts = Block(
         [Step("Judge.", name=name, capture_key=f"{name}s_view") for name in ("ann", "bob")],
@@ -75,17 +74,17 @@ def test_every_message_tells_where_it_came_from(tmp_path: Path) -> None:
         ("example", None, ()),
         ("example", None, ()),
         ("given", None, ()),
-        ("call", "article/draft", (Exit("article/draft", "last_response"),)),
+        ("call", "article/draft", (MergePoint("article/draft", "last_response"),)),
         ("prompt", None, ()),
     ]
     final = call_view(run.transcript, "article/final")
     assert [(seen.path, seen.through) for seen in final.seen if seen.origin == "call"] == [
-        ("article/draft", (Exit("article/draft", "last_response"),)),
+        ("article/draft", (MergePoint("article/draft", "last_response"),)),
         (
             "article/review/sum",
             (
-                Exit("article/review/sum", "all_messages"),
-                Exit("article/review", "last_response"),
+                MergePoint("article/review/sum", "all_messages"),
+                MergePoint("article/review", "last_response"),
             ),
         ),
     ]
@@ -172,7 +171,10 @@ def test_a_structured_capture_is_read_as_data(tmp_path: Path) -> None:
 
 FATES = {
     "article/draft": Fate(
-        passed=(Exit("article/draft", "last_response"), Exit("article", "all_messages")),
+        passed=(
+            MergePoint("article/draft", "last_response"),
+            MergePoint("article", "all_messages"),
+        ),
         end="kept",
         seen_by=(
             "article/review/experts/ann",
@@ -184,9 +186,9 @@ FATES = {
         ),
     ),
     "article/review/experts/ann": Fate(
-        passed=(Exit("article/review/experts/ann", "all_messages"),),
+        passed=(MergePoint("article/review/experts/ann", "all_messages"),),
         end="dropped",
-        at=Exit("article/review/experts", "none"),
+        at=MergePoint("article/review/experts", "none"),
         captured=(
             Captured(
                 key="anns_view",
@@ -196,31 +198,34 @@ FATES = {
         ),
     ),
     "article/review/experts/bob": Fate(
-        passed=(Exit("article/review/experts/bob", "all_messages"),),
+        passed=(MergePoint("article/review/experts/bob", "all_messages"),),
         end="dropped",
-        at=Exit("article/review/experts", "none"),
+        at=MergePoint("article/review/experts", "none"),
         captured=(Captured(key="bobs_view", path="article/review/experts/bob"),),
     ),
     "article/review/weigh": Fate(
-        passed=(Exit("article/review/weigh", "all_messages"),),
+        passed=(MergePoint("article/review/weigh", "all_messages"),),
         end="superseded",
-        at=Exit("article/review", "last_response"),
+        at=MergePoint("article/review", "last_response"),
         by="article/review/sum",
         seen_by=("article/review/sum",),
     ),
     "article/review/sum": Fate(
         passed=(
-            Exit("article/review/sum", "all_messages"),
-            Exit("article/review", "last_response"),
-            Exit("article", "all_messages"),
+            MergePoint("article/review/sum", "all_messages"),
+            MergePoint("article/review", "last_response"),
+            MergePoint("article", "all_messages"),
         ),
         end="kept",
         captured=(Captured(key="review", path="article/review", read_by=("article/polish",)),),
         seen_by=("article/polish", "article/final"),
     ),
-    "article/polish": Fate(passed=(), end="dropped", at=Exit("article/polish", "none")),
+    "article/polish": Fate(passed=(), end="dropped", at=MergePoint("article/polish", "none")),
     "article/final": Fate(
-        passed=(Exit("article/final", "last_response"), Exit("article", "all_messages")),
+        passed=(
+            MergePoint("article/final", "last_response"),
+            MergePoint("article", "all_messages"),
+        ),
         end="kept",
     ),
 }
@@ -238,13 +243,13 @@ def test_the_fate_of_an_answer(path: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tree", "expected"),
     [
-        (Step("x"), Fate(passed=(Exit("step_01", "all_messages"),), end="kept")),
+        (Step("x"), Fate(passed=(MergePoint("step_01", "all_messages"),), end="kept")),
         (
             Step("x", merge="none", capture_key="k"),
             Fate(
                 passed=(),
                 end="dropped",
-                at=Exit("step_01", "none"),
+                at=MergePoint("step_01", "none"),
                 captured=(Captured(key="k", path="step_01"),),
             ),
         ),
@@ -264,7 +269,7 @@ def test_a_failed_call_shows_what_it_saw(tmp_path: Path) -> None:
     assert view.fate is None
     assert view.unusable == " \n"
     assert view.error is not None
-    assert view.error["type"] == "StepError"
+    assert view.error["type"] == "AnswerError"
     assert [read.key for read in view.reads] == ["anns_view", "tone"]
 
 
@@ -277,7 +282,34 @@ def test_failed_attempts_before_an_answer_are_told(tmp_path: Path) -> None:
     view = call_view(dataclasses.replace(run.transcript, failures=(failure,)), "step_01")
     assert view.answer == "from step_01"
     assert view.earlier_errors == (error,)
-    assert "earlier  TimeoutError: too late" in to_text(view)
+    text = to_text(view)
+    assert "earlier  1 failed attempt" in text
+    assert "Failed attempt 1\n  TimeoutError: too late\n" in text
+
+
+def test_an_answer_that_was_refused_is_shown_whole_with_its_place(tmp_path: Path) -> None:
+    """Who wants to know why an attempt failed reads what the model said, and where it is wrong."""
+    run = ran(Step("x"), tmp_path)
+    [record] = run.transcript.records
+    error = {"type": "AnswerError", "message": "no", "position": {"line": 1, "column": 7}}
+    said = AIMessage("half of", tool_calls=[{"name": "V", "args": {"a": 1}, "id": "1"}])
+    failure = dataclasses.replace(record, message=said, response="", error=error)
+    wanted = 'The answer that was refused (line 1, column 7):\n    half of\n    V({"a": 1})'
+    transcript = dataclasses.replace(run.transcript, failures=(failure,))
+    assert wanted in to_text(call_view(transcript, "step_01"))
+    alone = call_view(dataclasses.replace(transcript, records=()), "step_01")
+    assert alone.unusable == 'half of\nV({"a": 1})'
+    assert wanted in to_text(alone)
+
+
+def test_an_accepted_truncated_answer_says_so(tmp_path: Path) -> None:
+    """The mark of the record is in the view and in its text."""
+    run = ran(Step("x"), tmp_path)
+    [record] = run.transcript.records
+    cut = dataclasses.replace(record, truncated="length")
+    view = call_view(dataclasses.replace(run.transcript, records=(cut,)), "step_01")
+    assert view.truncated == "length"
+    assert "truncated  length: the answer was cut off, and accepted" in to_text(view)
 
 
 def test_records_that_are_missing_are_said_to_be(tmp_path: Path) -> None:
@@ -285,7 +317,7 @@ def test_records_that_are_missing_are_said_to_be(tmp_path: Path) -> None:
     run = ran(Block([Step("a"), Step("b"), Step("c")]), tmp_path)
     first, _, last = run.transcript.records
     torn = dataclasses.replace(run.transcript, records=(first, last))
-    with pytest.raises(MergepointError, match=r"pipeline/step_03: records .* are missing"):
+    with pytest.raises(MergepointError, match=r"pipeline/step_03: .* lacks records"):
         call_view(torn, "step_01")
 
 
@@ -294,11 +326,11 @@ def test_answers_of_a_failed_run_tell_how_far_they_came(tmp_path: Path) -> None:
     run = ran(article(), tmp_path, inputs={"topic": "winter"}, says={"article/review/weigh": " \n"})
     draft = call_view(run.transcript, "draft").fate
     assert draft is not None
-    assert draft.passed == (Exit("article/draft", "last_response"),)
-    assert (draft.end, draft.at) == ("unfinished", Exit("article", "all_messages"))
+    assert draft.passed == (MergePoint("article/draft", "last_response"),)
+    assert (draft.end, draft.at) == ("unfinished", MergePoint("article", "all_messages"))
     ann = call_view(run.transcript, "ann").fate
     assert ann is not None
-    assert (ann.end, ann.at) == ("dropped", Exit("article/review/experts", "none"))
+    assert (ann.end, ann.at) == ("dropped", MergePoint("article/review/experts", "none"))
     assert ann.captured[0].read_by == ("article/review/weigh",)
 
 
@@ -311,7 +343,7 @@ def test_siblings_of_a_failed_call_are_shown(tmp_path: Path) -> None:
         view = call_view(run.transcript, path)
         assert [(seen.role, seen.text) for seen in view.seen] == run.saw[path]
         if view.fate is not None:
-            assert view.fate.at == Exit("pipeline", "all_messages")
+            assert view.fate.at == MergePoint("pipeline", "all_messages")
 
 
 def test_the_sent_form_follows_from_what_is_shown(tmp_path: Path) -> None:
@@ -333,7 +365,7 @@ def test_the_sent_form_follows_from_what_is_shown(tmp_path: Path) -> None:
         ("article/review/weihg", "did you mean 'article/review/weigh'"),
         ("nothing like it", "article/review/experts/ann"),
         ("review", "is a block, no call; calls in it: article/review/experts/ann, "),
-        ("article/*", "fits 3 calls: article/draft, article/polish, article/final; name one"),
+        ("article/*", "matches 3 calls: article/draft, article/polish, article/final; name one"),
     ],
 )
 def test_a_path_without_a_call_is_refused_with_what_there_is(
@@ -350,7 +382,7 @@ def test_a_suffix_that_fits_several_calls_is_refused(tmp_path: Path) -> None:
     """The calls that it fits are listed."""
     run = ran(Block([_scoped(1), _scoped(2)]), tmp_path)
     with pytest.raises(
-        LookupError, match=r"fits 2 paths: pipeline/part_1/say, pipeline/part_2/say"
+        LookupError, match=r"matches 2 paths: pipeline/part_1/say, pipeline/part_2/say"
     ):
         call_view(run.transcript, "say")
     assert call_view(run.transcript, "part_2/say").path == "pipeline/part_2/say"
@@ -365,7 +397,7 @@ def test_a_step_that_was_not_reached_says_why(tmp_path: Path) -> None:
     run = ran(article(), tmp_path, inputs={"topic": "winter"}, says={"article/draft": ""})
     with pytest.raises(LookupError, match=r"polish made no call; the run failed at article/draft"):
         call_view(run.transcript, "polish")
-    with pytest.raises(LookupError, match=r"no path fits 'article/review/\*'"):
+    with pytest.raises(LookupError, match=r"no path matches 'article/review/\*'"):
         call_view(run.transcript, "article/review/*")
     with pytest.raises(LookupError, match="article/review is a block, no call; calls in it: none"):
         call_view(run.transcript, "review")

@@ -11,18 +11,13 @@ from langchain_core.messages import AIMessage, HumanMessage
 from tests.report.runs import Ran, ran
 from tests.report.trees import planned
 
-from mergepoint.record.transcript import Transcript, read_transcript, write_transcript
-from mergepoint.report.call_view import Captured, Exit, Fate, Inside, Read
-from mergepoint.report.show import call_view, to_json, to_text
-from mergepoint.testing.scripted import ScriptedModel
-from mergepoint.tree.block import Block
-from mergepoint.tree.call import Call
-from mergepoint.tree.context import CallContext
-from mergepoint.tree.gate import Gate
-from mergepoint.tree.loop import Loop
-from mergepoint.tree.node import Node
-from mergepoint.tree.step import Step
-from mergepoint.tree.template import Template
+from mergepoint.journal.transcript import Transcript, read_transcript, write_transcript
+from mergepoint.report.call_text import call_view, to_json, to_text
+from mergepoint.report.views import Captured, Fate, InnerModelCall, MergePoint, Read
+from mergepoint.testing.scripted_model import ScriptedModel
+from mergepoint.tree.leaves import Call, Step
+from mergepoint.tree.nodes import Block, Gate, Loop, Node
+from mergepoint.tree.prompts import CallContext, Template
 
 FIRST = "work/planning/iteration_01/approval"
 SECOND = "work/planning/iteration_02/approval"
@@ -30,7 +25,7 @@ SECOND = "work/planning/iteration_02/approval"
 
 @pytest.fixture
 def run(tmp_path: Path) -> Ran:
-    """Give a run whose first plan is rejected and whose second one is edited."""
+    """Return a run whose first plan is rejected and whose second one is edited."""
     given: dict[str, Any] = {
         FIRST: {"decision": "reject", "feedback": "shorter"},
         SECOND: {"decision": "edit", "text": "My plan."},
@@ -64,7 +59,7 @@ def test_a_transcript_counts_models_alone_and_comes_back_equal(run: Ran, tmp_pat
 def test_a_path_of_any_iteration_is_found(run: Ran) -> None:
     """The end of a path will do where it is unique, and what is a loop or gate is said to be."""
     assert call_view(run.transcript, "iteration_02/approval/draft").path == f"{SECOND}/draft"
-    with pytest.raises(LookupError, match="fits 2 paths"):
+    with pytest.raises(LookupError, match="matches 2 paths"):
         call_view(run.transcript, "draft")
     with pytest.raises(LookupError, match="work/planning is a loop, no call; calls in it: work/p"):
         call_view(run.transcript, "planning")
@@ -74,9 +69,9 @@ def test_the_way_of_a_rejected_answer_ends_at_the_gate(run: Ran) -> None:
     """Nothing of it is kept, neither the message nor what its step captured."""
     view = call_view(run.transcript, f"{FIRST}/draft")
     assert view.fate == Fate(
-        passed=(Exit(f"{FIRST}/draft", "last_response"),),
+        passed=(MergePoint(f"{FIRST}/draft", "last_response"),),
         end="rejected",
-        at=Exit(FIRST, "all_messages"),
+        at=MergePoint(FIRST, "all_messages"),
     )
     assert "ended    rejected at work/planning/iteration_01/approval\n" in to_text(view)
 
@@ -164,7 +159,7 @@ def speaking(ctx: CallContext) -> list[Any]:
 
 
 def two_of(call: Call) -> Block:
-    """Give a call and a step that sees what it made."""
+    """Return a call and a step that sees what it made."""
     return Block([call, Step("Go.", name="go")], name="t")
 
 
@@ -175,7 +170,7 @@ def test_the_message_of_a_function_is_followed_like_an_answer(tmp_path: Path) ->
     view = call_view(transcript, "say")
     assert view.answer == "four words in all"
     assert view.fate == Fate(
-        passed=(Exit("t/say", "all_messages"), Exit("t", "all_messages")),
+        passed=(MergePoint("t/say", "all_messages"), MergePoint("t", "all_messages")),
         end="kept",
         seen_by=("t/go",),
     )
@@ -204,7 +199,7 @@ def test_models_inside_of_a_function_are_shown_with_it(tmp_path: Path) -> None:
     transcript = ran(two_of(Call(look, name="look")), tmp_path).transcript
     assert transcript.model_calls == 2
     (found,) = call_view(transcript, "look").inside
-    assert found == Inside(model=found.model, prompt="Inner?", answer="inner answer")
+    assert found == InnerModelCall(model=found.model, prompt="Inner?", answer="inner answer")
     again = Transcript.from_json(transcript.to_json())
     assert call_view(again, "look").inside == (found,)
     assert "asked  Inner?\n  said   inner answer\n" in to_text(call_view(again, "look"))
@@ -234,7 +229,7 @@ def test_a_gate_that_is_open_says_so(tmp_path: Path) -> None:
         call_view(transcript, "t/later")
     fate = call_view(transcript, "plan").fate
     assert fate is not None
-    assert (fate.end, fate.at) == ("unfinished", Exit("t/ask", "all_messages"))
+    assert (fate.end, fate.at) == ("unfinished", MergePoint("t/ask", "all_messages"))
 
 
 def test_calls_in_loops_in_loops_are_told_apart(tmp_path: Path) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from tests.report.runs import ran
 
-from mergepoint.report.call_view import CallView
-from mergepoint.report.lettering import cells
-from mergepoint.report.show import call_view, to_text
-from mergepoint.tree.block import Block
-from mergepoint.tree.step import Step
-from mergepoint.tree.template import Template
+from mergepoint.report.call_text import call_view, to_text
+from mergepoint.report.text_layout import cells
+from mergepoint.report.views import CallView
+from mergepoint.tree.leaves import Step
+from mergepoint.tree.nodes import Block
+from mergepoint.tree.prompts import Template
 
 CALM = """\
 call    talk/answer/say
@@ -65,12 +65,12 @@ It saw 1 message
      Think.
 
 It failed
-  StepError: the model's answer is blank
+  AnswerError: the model's answer is blank; to accept it, set allow_empty_response=True
 """
 
 
 def talk() -> Block:
-    """Give a small tree in which an answer has a long way."""
+    """Return a small tree in which an answer has a long way."""
     say = Step(
         Template(
             "Answer {{ topic }} after {{ thought }}\n{{ tone }}", defaults={"tone": "and more."}
@@ -92,7 +92,7 @@ def talk() -> Block:
 
 
 def calm(view: CallView) -> CallView:
-    """Give a call at a time that stands still."""
+    """Return a call at a time that stands still."""
     return dataclasses.replace(view, started=1767323045.0, seconds=1.5)
 
 

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import get_args
 
 from langchain_core.messages import BaseMessage
 
-from mergepoint.record.transcript import Transcript
-from mergepoint.report.call_view import End
-from mergepoint.report.sight import Sight
-from mergepoint.run.interpret import interpret
-from mergepoint.run.recorder import Recorder
+from mergepoint.engine.callbacks import Recorder
+from mergepoint.engine.interpreter import interpret
+from mergepoint.journal.transcript import Transcript
+from mergepoint.report.transcript_index import Sight
+from mergepoint.report.views import End
 from mergepoint.testing.answers import TableModel
-from mergepoint.testing.case import Case, seeded_case
-from mergepoint.tree.budget import Budget
-from mergepoint.tree.node import root_path
+from mergepoint.testing.random_trees import Case, seeded_case
+from mergepoint.tree.nodes import root_path
+from mergepoint.tree.policy import Budget
 
 RUN = "r1"
 CASES = 250
+MARKS = re.compile(r"^\[reasoning\]|\[calls [^\]]*\]$")
+"""What a view shows of an answer beside its text."""
 
 
 def looked_at(
@@ -68,7 +71,7 @@ def check(case: Case, budget: Budget | None = None) -> Counter[str]:
         if call.kind == "call":
             ends[call.fate.end if call.fate is not None else "failed"] += 1
             continue
-        assert [(seen.role, seen.text) for seen in call.seen] == saw[path]
+        assert [(seen.role, MARKS.sub("", seen.text)) for seen in call.seen] == saw[path]
         if call.fate is None:
             assert call.error is not None
             ends["failed"] += 1

@@ -5,17 +5,16 @@ from __future__ import annotations
 import pytest
 from tests.report.trees import nest, pipeline, stage, wide
 
-from mergepoint.report.sketch import Limits, Omitted, Sketch, abridged, sketch
-from mergepoint.tree.block import Block
-from mergepoint.tree.node import walk
-from mergepoint.tree.step import Step
-from mergepoint.tree.template import Template
+from mergepoint.report.drawing import DrawingLimits, Omitted, Sketch, abridged, limits_of, sketch
+from mergepoint.tree.leaves import Step
+from mergepoint.tree.nodes import Block, walk
+from mergepoint.tree.prompts import Template
 
 
 def test_a_small_tree_is_drawn_whole() -> None:
     """Every node of a tree is there, in tree order, with its place in that order."""
     tree = pipeline()
-    drawn = list(sketch(tree).walk())
+    drawn = list(sketch(tree, limits=DrawingLimits(fold=False)).walk())
     assert [(part.path, part.number) for part in drawn] == [
         (path, number) for number, (path, _) in enumerate(walk(tree))
     ]
@@ -43,7 +42,7 @@ def test_one_child_is_never_replaced_by_a_word_about_it() -> None:
 def test_a_large_tree_is_closed_below_the_levels_that_fit() -> None:
     """Levels are drawn as a whole, and a closed block says how many nodes are in it."""
     tree = Block([Block([Block([Step("x")] * 3)] * 3)] * 3)
-    drawn = sketch(tree, limits=Limits(nodes=20))
+    drawn = sketch(tree, limits=DrawingLimits(nodes=20, fold=False))
     inner = [part for part in drawn.walk() if part.path.count("/") == 2]
     assert len(inner) == 9
     closed = {part for block in inner for part in block.parts if isinstance(part, Omitted)}
@@ -52,8 +51,8 @@ def test_a_large_tree_is_closed_below_the_levels_that_fit() -> None:
 
 def test_a_deep_tree_is_closed_at_a_depth() -> None:
     """Deeper levels than the limit are not drawn, and their number is said."""
-    drawn = list(sketch(nest(70)).walk())
-    assert max(part.path.count("/") for part in drawn) == 64
+    drawn = list(sketch(nest(60), limits=limits_of(depth=54, fold=False)).walk())
+    assert max(part.path.count("/") for part in drawn) == 54
     closed = [part for one in drawn for part in one.parts if isinstance(part, Omitted)]
     assert [part.text for part in closed] == ["18 nodes inside"]
 
@@ -67,7 +66,8 @@ def test_a_part_is_drawn_by_its_path(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "said"), [("tot_enclave", "fits 6 paths"), ("**/stage_?", "draw one"), ("no", "there")]
+    ("path", "said"),
+    [("tot_enclave", "matches 6 paths"), ("**/stage_?", "choose one"), ("no", "no path matches")],
 )
 def test_a_path_that_names_no_single_part_is_refused(path: str, said: str) -> None:
     """Several parts or none are an error that lists paths."""
@@ -89,3 +89,22 @@ def test_what_adds_no_message_is_known() -> None:
     assert not adds["artist_1"]
     assert not adds["threads"]
     assert adds["tot_enclave"]
+
+
+def test_blocks_of_another_structure_are_not_folded() -> None:
+    """A child more, another mode, name or reader ends a run; two alike are drawn both."""
+    alike = [Block([Step("a", name="draft")], name=f"s{number}") for number in range(3)]
+    others = [
+        Block([Step("a", name="draft")], name="modes", merge="none"),
+        Block([Step("a", name="other")], name="names"),
+        Block([Step(Template("{{ x }}"), name="draft")], name="reads"),
+        Block([Step("a", name="draft", capture_key="k")], name="captures"),
+    ]
+    for other in others:
+        drawn = sketch(Block([*alike, other]))
+        assert [part.folded for part in drawn.parts if isinstance(part, Sketch)] == [
+            ("s1", "s2"),
+            (),
+        ]
+    assert len(sketch(Block(alike[:2])).parts) == 2
+    assert len(sketch(Block([Step("x")] * 5)).parts) == 5

@@ -6,17 +6,17 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from tests.report.trees import ODD_NAMES, chat, nest, odd, pipeline, stage, wide
+from tests.report.trees import ODD_NAMES, chat, kinds, nest, odd, pipeline, stage, wide
 
-from mergepoint.report.draw import to_svg
-from mergepoint.report.lettering import cells, shown
-from mergepoint.testing.case import seeded_case
-from mergepoint.tree.block import Block, Input
-from mergepoint.tree.node import Node, children, walk
-from mergepoint.tree.step import Step
+from mergepoint.report.svg import to_svg
+from mergepoint.report.text_layout import cells, shown
+from mergepoint.testing.random_trees import seeded_case
+from mergepoint.tree.leaves import Step
+from mergepoint.tree.nodes import Block, Input, Node, children, walk
 
 NS = "{http://www.w3.org/2000/svg}"
 
@@ -57,7 +57,7 @@ class Area:
     bottom: float
 
     def holds(self, other: Area) -> bool:
-        """Say whether another area lies inside."""
+        """Return whether another area lies inside."""
         return (
             self.left <= other.left
             and self.top <= other.top
@@ -67,18 +67,18 @@ class Area:
 
     @property
     def entry(self) -> Area:
-        """Give the point at which a node is entered."""
+        """Return the point at which a node is entered."""
         middle = (self.left + self.right) / 2
         return Area(self.path, middle, self.top, middle, self.top)
 
     @property
     def exit(self) -> Area:
-        """Give the mark at the middle of the lower edge, at which a node is left."""
+        """Return the mark at the middle of the lower edge, at which a node is left."""
         middle = (self.left + self.right) / 2
         return Area(self.path, middle, self.bottom, middle, self.bottom + 11)
 
     def touches(self, other: Area) -> bool:
-        """Say whether two areas, lines or points have a point in common."""
+        """Return whether two areas, lines or points have a point in common."""
         return (
             self.left <= other.right
             and other.left <= self.right
@@ -87,7 +87,7 @@ class Area:
         )
 
     def meets(self, other: Area, *, by: float = 0) -> bool:
-        """Say whether two areas have more than an edge in common."""
+        """Return whether two areas have more than an edge in common."""
         return (
             self.left + by < other.right
             and other.left < self.right - by
@@ -97,17 +97,17 @@ class Area:
 
 
 def drawn(tree: Node) -> ET.Element:
-    """Give the picture of a tree as XML."""
-    return ET.fromstring(to_svg(tree))  # noqa: S314  (our own output)
+    """Return the picture of a tree as XML, each of its blocks drawn."""
+    return ET.fromstring(to_svg(tree, fold=False))  # noqa: S314  (our own output)
 
 
 def words(picture: ET.Element, role: str) -> list[str]:
-    """Give the texts of a role, in order."""
+    """Return the texts of a role, in order."""
     return [str(found.text) for found in picture.iter(f"{NS}text") if found.get("class") == role]
 
 
 def areas(element: ET.Element, x: float = 0, y: float = 0) -> Iterator[tuple[Area, list[Area]]]:
-    """Give each node's area with the ways that are drawn in it, as areas without width."""
+    """Yield each node's area with the ways that are drawn in it, as areas without width."""
     x, y = _moved(element, x, y)
     if "data-path" in element.attrib:
         box = next(child for child in element if child.tag == f"{NS}rect")
@@ -130,7 +130,7 @@ def _ways(line: ET.Element, x: float, y: float) -> Iterator[Area]:
 
 
 def spans(element: ET.Element) -> Iterator[tuple[str, Area]]:
-    """Give the texts of a node's own with the room that they take."""
+    """Yield the texts of a node's own with the room that they take."""
     for found in element.findall(f"{NS}text"):
         # An em of the fonts that are named is 0.602 wide, the widest of them.
         width = cells(str(found.text)) * float(found.attrib["font-size"]) * 0.602
@@ -159,7 +159,7 @@ def check_places(tree: Node) -> None:
 
 
 def joined(ways: list[Area], start: Area) -> list[Area]:
-    """Give the lines that hang together with those that begin or end in an area."""
+    """Return the lines that hang together with those that begin or end in an area."""
     found = [way for way in ways if way.touches(start)]
     for one in found:
         found += [way for way in ways if way not in found and way.touches(one)]
@@ -177,7 +177,7 @@ def check_ways(tree: Node) -> None:
         start = Area("", middle, area.top + 34, middle, area.top + 34)
         merge = Area("", middle, area.bottom - 11, middle, area.bottom - 11)
         inside = [found[at.replace("\ufffe", "\\ufffe")][0] for at, _ in children(node, path)]
-        if node.parallel:
+        if node.parallel is True:
             hops = [hop for one in inside for hop in ((start, one.entry), (one.exit, merge))]
         else:
             ends = [start, *(end for one in inside for end in (one.entry, one.exit)), merge]
@@ -248,7 +248,7 @@ def test_nothing_lies_on_top_of_another_in_random_trees() -> None:
 @pytest.mark.parametrize("tree", TREES)
 def test_a_drawing_stands_alone_and_can_be_read_aloud(tree: Node) -> None:
     """It has a role, a title and a description that tells every node; nothing is fetched or run."""
-    text = to_svg(tree)
+    text = to_svg(tree, fold=False)
     picture = drawn(tree)
     assert picture.get("role") == "img"
     title, desc = picture.find(f"{NS}title"), picture.find(f"{NS}desc")
@@ -304,7 +304,6 @@ def test_a_node_that_adds_no_message_is_left_by_a_dashed_line() -> None:
     ("tree", "most"),
     [
         pytest.param(nest(60), 250_000, id="60 deep"),
-        pytest.param(nest(200), 300_000, id="200 deep"),
         pytest.param(wide(3_000), 25_000, id="3,000 side by side"),
         pytest.param(wide(3_000, parallel=False), 25_000, id="3,000 in a row"),
         pytest.param(
@@ -337,3 +336,75 @@ def test_a_part_is_drawn_alone() -> None:
         found.get("data-path") for found in picture.iter(f"{NS}g") if "data-path" in found.attrib
     ]
     assert paths == ["pipeline/stage_3/draft"]
+
+
+def folded_picture(tree: Node) -> ET.Element:
+    """Return the picture of a tree as XML, equal blocks folded."""
+    return ET.fromstring(to_svg(tree))  # noqa: S314  (our own output)
+
+
+def test_equal_stages_are_drawn_once_with_their_number() -> None:
+    """Six stages of the same structure are one block with `x6`, and the description lists them."""
+    picture = folded_picture(pipeline())
+    assert words(picture, "times") == ["x6"]
+    assert words(picture, "name")[:2] == ["pipeline", "stage_1 … stage_6"]
+    described = str(picture.findtext(f"{NS}desc"))
+    assert "The same structure: stage_2, stage_3, stage_4, stage_5, stage_6." in described
+    assert "nodes are drawn" not in to_svg(pipeline())
+    paths = [found.get("data-path") for found in picture.iter(f"{NS}g")]
+    assert "pipeline/stage_1/draft" in paths
+    assert "pipeline/stage_2/draft" not in paths
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        pytest.param(pipeline(), id="in order"),
+        pytest.param(Block([stage(n) for n in range(9)], parallel=True), id="in parallel"),
+        pytest.param(Block([chat(), *(stage(n) for n in range(3)), nest(2)]), id="in the middle"),
+    ],
+)
+def test_folded_blocks_keep_their_place(tree: Node) -> None:
+    """Nothing lies on top of a folded block, and its words have room."""
+    found = dict(_by_path(folded_picture(tree)))
+    for path, (area, _) in found.items():
+        parent = found.get(path.rpartition("/")[0])
+        assert parent is None or parent[0].holds(area), path
+    for node in folded_picture(tree).iter(f"{NS}g"):
+        if "data-path" in node.attrib:
+            rooms = list(spans(node))
+            for number, (text, room) in enumerate(rooms):
+                assert not any(room.meets(other) for _, other in rooms[:number]), text
+
+
+def test_up_to_six_parallel_nodes_stand_in_one_row() -> None:
+    """Six wide nodes share a row, seven do not."""
+    for count in (6, 7):
+        nodes = [Step("x", name="n" * 30 + str(number)) for number in range(count)]
+        picture = drawn(Block(nodes, name="wide", parallel=True))
+        tops = {area.top for area, _ in areas(picture) if "/" in area.path}
+        assert (len(tops) == 1) == (count == 6)
+
+
+def test_a_dark_drawing_differs_in_its_colors_alone() -> None:
+    """Every color of a dark drawing is exchanged, and nothing else is."""
+    light, dark = to_svg(kinds()), to_svg(kinds(), theme="dark")
+    color = re.compile(r"#[0-9a-f]{6}")
+    assert color.sub("", light) == color.sub("", dark)
+    exchanged = dict(zip(color.findall(light), color.findall(dark), strict=True))
+    assert {one for one, other in exchanged.items() if one == other} <= {"#d9a441"}
+
+
+def test_a_drawing_ends_at_a_depth() -> None:
+    """With a depth of 1 the children of the root are drawn closed."""
+    assert words(ET.fromstring(to_svg(pipeline(), depth=1)), "omitted") == ["9 nodes inside"]  # noqa: S314
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"depth": 0}, "at least 1, not 0"), ({"theme": "pink"}, "light, dark, not 'pink'")],
+)
+def test_options_of_drawings_are_checked(options: dict[str, Any], said: str) -> None:
+    """A depth below 1 and an unknown theme are errors."""
+    with pytest.raises(ValueError, match=said):
+        to_svg(chat(), **options)

@@ -6,22 +6,22 @@ from typing import Any
 
 import pytest
 
-from mergepoint.record.record import CallKey, CallRecord
-from mergepoint.report.work import Work
+from mergepoint.journal.records import CallKey, CallRecord
+from mergepoint.report.answer_outcomes import NodeResults
 
 STEP: dict[str, Any] = {"path": "p/s", "kind": "step", "merge": "none"}
 INSIDE = ("p/l/iteration_01", "p/l/iteration_01/s")
 
 
 def body(loop: str) -> dict[str, Any]:
-    """Give the outline of a loop's body."""
+    """Return the outline of a loop's body."""
     path = f"{loop}/iteration_01"
     step = {**STEP, "path": f"{path}/s"}
     return {"path": path, "kind": "block", "merge": "all_messages", "nodes": [step]}
 
 
 def answer(path: str) -> CallRecord:
-    """Give the record of an answered call."""
+    """Return the record of an answered call."""
     return CallRecord(key=CallKey("r1", "", path), prompt="Go.", response="Done.")
 
 
@@ -29,7 +29,7 @@ def answer(path: str) -> CallRecord:
 def test_a_node_that_has_no_response_to_give_was_not_left(about: dict[str, Any]) -> None:
     """As in a run, an exit that asks for a response that nobody made is not passed."""
     tree = {"path": "p", "kind": "block", "merge": "all_messages", "nodes": [STEP], **about}
-    work = Work.of(tree, [answer("p/s")])
+    work = NodeResults.of(tree, [answer("p/s")])
     assert set(work.made) == {"p/s"}
     assert work.response("p") is None
     assert work.answerer("p") is None
@@ -40,7 +40,7 @@ def test_a_node_that_has_no_response_to_give_was_not_left(about: dict[str, Any])
 def test_a_part_that_ran_alone_ends_at_its_own_root() -> None:
     """Paths above the root of what ran are no exits of the run."""
     tree = {"path": "whole/p", "kind": "block", "merge": "all_messages", "nodes": []}
-    work = Work.of({**tree, "nodes": [{**STEP, "path": "whole/p/s"}]}, [answer("whole/p/s")])
+    work = NodeResults.of({**tree, "nodes": [{**STEP, "path": "whole/p/s"}]}, [answer("whole/p/s")])
     assert work.way_up("whole/p/s") == ["whole/p/s", "whole/p"]
 
 
@@ -49,5 +49,5 @@ def test_what_failed_at_its_own_exit_was_not_left() -> None:
     loop = {"path": "p/l", "kind": "loop", "merge": "all_messages", "nodes": [body("p/l")]}
     tree = {"path": "p", "kind": "block", "merge": "all_messages", "nodes": [loop]}
     records = [answer("p/l/iteration_01/s")]
-    assert set(Work.of(tree, records).kept) == {"p", "p/l", *INSIDE}
-    assert set(Work.of(tree, records, failed_at="p/l").kept) == set(INSIDE)
+    assert set(NodeResults.of(tree, records).kept) == {"p", "p/l", *INSIDE}
+    assert set(NodeResults.of(tree, records, failed_at="p/l").kept) == set(INSIDE)

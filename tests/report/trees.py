@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from mergepoint.core.merge import MergeMode
-from mergepoint.tree.block import Block
-from mergepoint.tree.call import Call
-from mergepoint.tree.context import CallContext, PromptContext
-from mergepoint.tree.gate import Gate
-from mergepoint.tree.loop import Loop
-from mergepoint.tree.node import Node
-from mergepoint.tree.step import Step
-from mergepoint.tree.template import Template
+from mergepoint.core.state import MergeMode
+from mergepoint.tree.leaves import Call, Step
+from mergepoint.tree.nodes import Block, Gate, Loop, Node
+from mergepoint.tree.prompts import CallContext, PromptContext, Template
 
 ODD_NAMES = (
     'a "quoted" <b>name<br> & more',
@@ -33,12 +28,12 @@ ODD_NAMES = (
 
 
 def chat() -> Block:
-    """Give a chat of two steps."""
+    """Return a chat of two steps."""
     return Block([Step("Hello.", name="ask"), Step("And then?", name="answer")], name="chat")
 
 
 def enclave(scope: str = "") -> Block:
-    """Give artists side by side, of whom only a consensus is kept."""
+    """Return artists side by side, of whom only a consensus is kept."""
     keys = [f"view_{number}{scope}" for number in range(1, 6)]
     artists = [
         Step("Look.", name=f"artist_{number}", merge="none", capture_key=key)
@@ -52,19 +47,19 @@ def enclave(scope: str = "") -> Block:
 
 
 def stage(number: int | None = None) -> Block:
-    """Give a draft and an enclave, of which the last response is kept."""
+    """Return a draft and an enclave, of which the last response is kept."""
     name = "stage" if number is None else f"stage_{number}"
     scope = "" if number is None else f"_{number}"
     return Block([Step("Write.", name="draft"), enclave(scope)], name=name, merge="last_response")
 
 
 def pipeline() -> Block:
-    """Give six stages with blocks of the same names in all of them."""
+    """Return six stages with blocks of the same names in all of them."""
     return Block([stage(number) for number in range(1, 7)])
 
 
 def nest(depth: int) -> Node:
-    """Give blocks inside of each other, with a step before and after each."""
+    """Return blocks inside of each other, with a step before and after each."""
     modes: tuple[MergeMode, ...] = ("all_messages", "last_response", "all_messages")
     node: Node = Step("Go.", name="core")
     for level in range(depth, 0, -1):
@@ -79,7 +74,7 @@ def wide(count: int, *, parallel: bool = True, name: str | None = "wide") -> Blo
 
 
 def odd() -> Block:
-    """Give names and keys that mean something to parsers."""
+    """Return names and keys that mean something to parsers."""
     steps = [Step("Go.", name=name) for name in ODD_NAMES]
     return Block(steps, name="o<d>&d", parallel=True, capture_key='k\x01"<&>')
 
@@ -95,7 +90,7 @@ def count_words(ctx: CallContext) -> int:
 
 
 def planned() -> Block:
-    """Give a plan that is made again until a person approves of it, and what follows from it."""
+    """Return a plan that is made again until a person approves of it, and what follows from it."""
     text = Template("Plan {{ topic }}. {{ review }}", defaults={"review": ""})
     draft = Step(text, name="draft", merge="last_response", capture_key="plan")
     gate = Gate(draft, name="approval", question="Is this the plan?", capture_key="review")
@@ -111,7 +106,7 @@ def planned() -> Block:
 
 
 def kinds() -> Block:
-    """Give loops, gates and calls in all places."""
+    """Return loops, gates and calls in all places."""
     gates = [Gate(Step("x"), name=name) for name in ("a", "b")]
     return Block(
         [

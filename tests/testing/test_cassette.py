@@ -13,23 +13,21 @@ from langgraph.graph import END, START, StateGraph
 from pydantic import BaseModel
 
 from mergepoint.core.errors import ReplayMiss, StepError
-from mergepoint.record.lines import JournalError
-from mergepoint.record.read_journal import read_journal
-from mergepoint.record.record import CallKey, CallRecord
-from mergepoint.run.context import RunContext
-from mergepoint.run.generation import arun_generation, run_generation
-from mergepoint.run.graph import Form, compile_graph
-from mergepoint.run.interpret import interpret
-from mergepoint.run.runner import ChatRunner
-from mergepoint.testing.cassette import Cassette, CassetteError
-from mergepoint.testing.engrave import in_order
-from mergepoint.testing.scripted import ScriptedModel
-from mergepoint.testing.server import Body, ModelServer, Reply
-from mergepoint.tree.block import Block
-from mergepoint.tree.node import Node
-from mergepoint.tree.overrides import with_overrides
-from mergepoint.tree.step import Step
-from mergepoint.tree.template import Template
+from mergepoint.engine.compiler import Form, compile_graph
+from mergepoint.engine.context import RunContext
+from mergepoint.engine.generation import arun_generation, run_generation
+from mergepoint.engine.interpreter import interpret
+from mergepoint.engine.runner import ChatRunner
+from mergepoint.journal.file import read_journal
+from mergepoint.journal.lines import JournalError
+from mergepoint.journal.records import CallKey, CallRecord
+from mergepoint.testing.cassettes import Cassette, CassetteError, in_order
+from mergepoint.testing.scripted_model import ScriptedModel
+from mergepoint.testing.server import Body, ModelServer, ServerReply
+from mergepoint.tree.leaves import Step
+from mergepoint.tree.nodes import Block, Node
+from mergepoint.tree.prompts import Template
+from mergepoint.tree.transform import with_overrides
 
 
 class Verdict(BaseModel):
@@ -48,7 +46,7 @@ TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"ty
 
 
 def whole() -> Node:
-    """Give a tree with threads, a nested block, a structured answer and one with tool calls."""
+    """Return a tree with threads, a nested block, a structured answer and one with tool calls."""
     voices = [Step(f"As {who}.", name=who, merge="none", capture_key=who) for who in "ab"]
     return Block(
         [
@@ -67,19 +65,19 @@ def whole() -> Node:
     )
 
 
-def say(body: Body) -> Reply | str | dict[str, Any]:
+def say(body: Body) -> ServerReply | str | dict[str, Any]:
     """Answer over HTTP as a model would: by what is asked."""
     prompt = str(body["messages"][-1]["content"])
     if prompt == "Judge.":
         return {"score": 7}
     if prompt.startswith("Draft"):
         call = {"name": "look_up", "args": {"word": "rain"}, "id": "call_1"}
-        return Reply("Rain falls today.", tool_calls=[call])
+        return ServerReply("Rain falls today.", tool_calls=[call])
     return f"So be it: {prompt}"
 
 
 def client(url: str) -> ChatOpenAI:
-    """Give the provider's own client, which tries once."""
+    """Return the provider's own client, which tries once."""
     return ChatOpenAI(
         model="scripted",
         base_url=url,
@@ -91,13 +89,13 @@ def client(url: str) -> ChatOpenAI:
 
 
 def told(ctx: RunContext) -> Any:
-    """Give what a run left."""
+    """Return what a run left."""
     return [str(message.text) for message in ctx.messages], ctx.outputs
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Give the place of a cassette."""
+    """Return the place of a cassette."""
     return tmp_path / "cassettes" / "one.jsonl"
 
 
@@ -124,7 +122,7 @@ def test_a_graph_is_tested_without_the_model_it_was_recorded_with(path: Path, fo
 
 
 def streamed(cassette: Cassette, url: str) -> list[AIMessageChunk]:
-    """Give the pieces of a graph's answers as they came."""
+    """Return the pieces of a graph's answers as they came."""
     graph = compile_graph(whole(), model=client(url))
     stream: Any = graph.stream(
         {"messages": [], "inputs": {"topic": "rain"}},
@@ -162,7 +160,7 @@ def test_a_replay_needs_no_listener(path: Path) -> None:
 
 
 def one() -> Node:
-    """Give a small tree."""
+    """Return a small tree."""
     return Block([Step("Draft.", name="draft"), Step("End.", name="end", system="Be brief.")])
 
 
@@ -213,7 +211,7 @@ def test_samples_stay_samples(path: Path) -> None:
     cassette = Cassette(path)
     for _ in range(3):
         cassette.run(tree, model=SILENT)
-    with pytest.raises(ReplayMiss, match="made more often than it is on record"):
+    with pytest.raises(ReplayMiss, match="made more often than recorded"):
         cassette.run(tree, model=SILENT)
 
 
@@ -329,7 +327,7 @@ def test_answers_left_over(path: Path) -> None:
     part = Block([Step("Draft.", name="draft")])
     cassette = Cassette(path)
     cassette.run(part, model=SILENT)
-    with pytest.raises(CassetteError, match=r"1 answers on .* were not asked for: pipeline/end"):
+    with pytest.raises(CassetteError, match=r"1 answers in .* were not used: pipeline/end"):
         cassette.finish()
     with Cassette(path, allow_unused=True) as cassette:
         cassette.run(part, model=SILENT)
@@ -345,7 +343,7 @@ def test_no_call_at_all(path: Path) -> None:
 
 
 def chatting(model: ScriptedModel) -> Any:
-    """Give a graph that calls a model in a function of its own."""
+    """Return a graph that calls a model in a function of its own."""
 
     def talk(state: Chat) -> Any:
         return {"messages": [model.invoke("Hi.")]}
@@ -422,9 +420,9 @@ def test_keys_are_masked_without_a_hook(path: Path) -> None:
 
 
 def test_a_redaction_that_redacts_itself(path: Path) -> None:
-    """A hook that changes its own text would make a replay miss, and is refused."""
+    """A hook that changes its own output would make a replay miss, and is refused."""
     cassette = Cassette(path, redact=lambda text: text + ".")
-    with pytest.raises(CassetteError, match="changes its own text"):
+    with pytest.raises(CassetteError, match="changes its own output"):
         cassette.run(one(), model=ScriptedModel(["a", "b"]))
 
 
@@ -451,7 +449,7 @@ def test_one_changed_answer_changes_one_line(path: Path) -> None:
 
 
 def call(path: str, response: str) -> CallRecord:
-    """Give a record."""
+    """Return a record."""
     return CallRecord(key=CallKey("r", "", path), prompt="?", response=response)
 
 
@@ -480,5 +478,5 @@ def test_an_unknown_mode(path: Path) -> None:
 
 def test_nothing_is_recorded_in_a_replay(path: Path) -> None:
     """A missing file is an error before a model is asked."""
-    with pytest.raises(CassetteError, match=r"there is no cassette .*mode='rewrite'"):
+    with pytest.raises(CassetteError, match=r"the cassette .*mode='rewrite'"):
         Cassette(path, mode="replay")

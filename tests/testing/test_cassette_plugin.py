@@ -10,8 +10,8 @@ from pathlib import Path
 import langchain_openai  # noqa: F401  (loaded here, or each of the runs would load it again)
 import pytest
 
-import mergepoint.testing.cassette  # noqa: F401
-from mergepoint.record.read_journal import read_journal
+import mergepoint.testing.cassettes  # noqa: F401
+from mergepoint.journal.file import read_journal
 from mergepoint.testing.server import Body, ModelServer
 
 pytest_plugins = "pytester"
@@ -81,18 +81,18 @@ class User:
 
     @property
     def files(self) -> list[str]:
-        """Give the cassettes that there are, and anything beside them."""
+        """Return the cassettes that there are, and anything beside them."""
         found = (self._pytester.path / "cassettes").rglob("*.*")
         return sorted(str(one.relative_to(self._pytester.path / "cassettes")) for one in found)
 
     def file(self, name: str) -> Path:
-        """Give a cassette."""
+        """Return a cassette."""
         return self._pytester.path / "cassettes" / name
 
 
 @pytest.fixture
 def user(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> User:
-    """Give a user in an empty folder."""
+    """Return a user in an empty folder."""
     return User(pytester, monkeypatch)
 
 
@@ -137,7 +137,7 @@ def test_where_nothing_may_be_recorded(
         monkeypatch.setenv("CI", "true")
     done = user.run_live(*(["--cassettes=replay"] if way == "option" else []))
     done.assert_outcomes(errors=1)
-    lines(done, ["there is no cassette", "pytest --cassettes=rewrite test_line.py::test_line"])
+    lines(done, ["the cassette", "pytest --cassettes=rewrite test_line.py::test_line"])
     assert (user.calls, user.files) == (0, [])
 
 
@@ -177,7 +177,7 @@ def test_answers_left_over_fail_the_test(user: User) -> None:
     user.write(short)
     done = user.run()
     done.assert_outcomes(failed=1)
-    lines(done, ["were not asked for: line/shorten", "pytest --cassettes=rewrite"])
+    lines(done, ["were not used: line/shorten", "pytest --cassettes=rewrite"])
     user.write(short.replace("mark.cassette", "mark.cassette(allow_unused=True)"))
     user.run().assert_outcomes(passed=1)
 
@@ -265,7 +265,7 @@ def test_a_mark_that_says_something_else(user: User, arguments: str) -> None:
     user.write(ONE.replace("mark.cassette", f"mark.cassette({arguments})"))
     done = user.run("--strict-markers")
     done.assert_outcomes(errors=1)
-    lines(done, ["mark cassette takes a name and mode, redact, allow_unused"])
+    lines(done, ["marker cassette takes a name and mode, redact, allow_unused"])
 
 
 def test_a_path_of_ones_own(user: User) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from mergepoint.run.context import RunContext
-from mergepoint.run.runner import ChatRunner
-from mergepoint.testing import evidence
-from mergepoint.testing.scripted import ScriptedModel
-from mergepoint.tree.block import Block
-from mergepoint.tree.step import Step
+from mergepoint.engine.context import RunContext
+from mergepoint.engine.runner import ChatRunner
+from mergepoint.testing import assertions
+from mergepoint.testing.scripted_model import ScriptedModel
+from mergepoint.tree.leaves import Step
+from mergepoint.tree.nodes import Block
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Told:
 
 @pytest.fixture
 def ran() -> Ran:
-    """Give a run of two voices side by side and an end that sees both."""
+    """Return a run of two voices side by side and an end that sees both."""
     voices = [Step("As one.", name="one"), Step("As two.", name="two")]
     tree = Block([Block(voices, name="threads", parallel=True), Step("Agree.", name="end")])
     model = ScriptedModel(
@@ -97,7 +97,7 @@ def test_a_selector_that_fits_no_call_fails(
     ran: Ran, assert_not_in_context: Callable[..., None]
 ) -> None:
     """An assertion about calls that were never made is no proof."""
-    with pytest.raises(AssertionError, match="no call to look at: no path fits 'threds/one'"):
+    with pytest.raises(AssertionError, match="no call matches: no path matches 'threds/one'"):
         assert_not_in_context(ran.model, "threds/one", "x")
 
 
@@ -124,7 +124,7 @@ def test_fixtures_are_the_functions_of_the_package(
 ) -> None:
     """Who does not use pytest's fixtures imports the same functions."""
     assert (assert_paths, assert_isolated, assert_not_in_context) == (
-        evidence.assert_paths,
-        evidence.assert_isolated,
-        evidence.assert_not_in_context,
+        assertions.assert_paths,
+        assertions.assert_isolated,
+        assertions.assert_not_in_context,
     )

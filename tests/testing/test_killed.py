@@ -8,11 +8,10 @@ import pytest
 from tests.equivalence.lives import WAYS, Way
 
 from mergepoint import Block, RunContext, Step, run_generation
-from mergepoint.record.file_store import JOURNAL, FileStore
-from mergepoint.record.lines import JournalError
-from mergepoint.record.read_journal import read_journal
-from mergepoint.testing.killed import Killed, KillingStore, When
-from mergepoint.testing.scripted import ScriptedModel
+from mergepoint.journal.file import JOURNAL, FileStore, read_journal
+from mergepoint.journal.lines import JournalError
+from mergepoint.testing.crash import Killed, KillingStore, When
+from mergepoint.testing.scripted_model import ScriptedModel
 
 TREE = Block([Step(f"Say {name}.", name=name) for name in "abc"], name="p")
 SIDES = Block(TREE.nodes, name="p", parallel=True)

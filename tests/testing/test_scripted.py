@@ -29,7 +29,7 @@ from langchain_core.tracers._streaming import _StreamingCallbackHandler
 from langgraph.graph import START, MessagesState, StateGraph
 from pydantic import BaseModel
 
-from mergepoint.testing.scripted import Answer, ScriptedModel, ScriptExhausted, Seen
+from mergepoint.testing.scripted_model import Answer, ScriptedModel, ScriptExhausted, Seen
 
 Ask = Callable[..., AIMessage]
 
@@ -96,11 +96,11 @@ class Tokens(BaseCallbackHandler, _StreamingCallbackHandler[Any]):
         self.tokens.append(str(token))
 
     def tap_output_aiter(self, run_id: object, output: Any) -> Any:
-        """Give the output as it is."""
+        """Return the output as it is."""
         return output
 
     def tap_output_iter(self, run_id: object, output: Any) -> Any:
-        """Give the output as it is."""
+        """Return the output as it is."""
         return output
 
 
@@ -145,7 +145,7 @@ every_way = pytest.mark.parametrize("ask", WAYS)
 
 
 def at(path: str) -> RunnableConfig:
-    """Give the config of a call at a path."""
+    """Return the config of a call at a path."""
     return {"metadata": {"mergepoint": {"path": path}}}
 
 
@@ -265,7 +265,7 @@ def test_an_exhausted_script_names_call_and_rest(ask: Ask) -> None:
 
 def test_an_empty_script_says_that_nothing_is_left() -> None:
     """Without any answer, and even without a message, the error is still readable."""
-    with pytest.raises(ScriptExhausted, match="still holds: nothing"):
+    with pytest.raises(ScriptExhausted, match="Remaining answers: nothing"):
         ScriptedModel().invoke([])
 
 
@@ -361,12 +361,12 @@ def test_a_scripted_message_is_not_shared() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: ScriptedModel(cast("Any", "abc")), "answers: give a list of answers, not str"),
-        (lambda: ScriptedModel([cast("Any", 3)]), "answers: int is no answer"),
-        (lambda: ScriptedModel(by_path={"p": cast("Any", 3)}), "by_path 'p': int is no answer"),
-        (lambda: ScriptedModel(by_prompt={"p": cast("Any", {1})}), "by_prompt 'p': set is no"),
-        (lambda: ScriptedModel(default=cast("Any", 3)), "default: int is no answer"),
-        (lambda: ScriptedModel([cast("Any", HumanMessage("x"))]), "HumanMessage is no answer"),
+        (lambda: ScriptedModel(cast("Any", "abc")), "answers: pass a list of answers, not str"),
+        (lambda: ScriptedModel([cast("Any", 3)]), "answers: int isn't an answer"),
+        (lambda: ScriptedModel(by_path={"p": cast("Any", 3)}), "by_path 'p': int isn't an answer"),
+        (lambda: ScriptedModel(by_prompt={"p": cast("Any", {1})}), "by_prompt 'p': set isn't"),
+        (lambda: ScriptedModel(default=cast("Any", 3)), "default: int isn't an answer"),
+        (lambda: ScriptedModel([cast("Any", HumanMessage("x"))]), "HumanMessage isn't an answer"),
         (lambda: ScriptedModel([ValueError]), "ValueError is a class"),
         (lambda: Answer(cast("Any", len)), "put the callable into the script"),
         (lambda: Answer(cast("Any", Answer("x"))), "content must be a value"),
@@ -568,7 +568,7 @@ class SkippingLoop(asyncio.SelectorEventLoop):
         real.select = skip
 
     def time(self) -> float:
-        """Give real time plus what was skipped."""
+        """Return real time plus what was skipped."""
         return super().time() + self.skipped
 
 
@@ -845,7 +845,7 @@ class Mixin:
 
 
 def reclassed(model: ScriptedModel) -> ScriptedModel:
-    """Give a copy whose class is made at run time."""
+    """Return a copy whose class is made at run time."""
     made = copy.copy(model)
     made.__class__ = type("Wrapped", (Mixin, ScriptedModel), {})
     return made

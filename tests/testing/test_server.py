@@ -20,8 +20,9 @@ from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, Sys
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from pydantic import BaseModel
+from tests import provider
 
-from mergepoint.testing.server import Body, Exchange, ModelServer, Reply
+from mergepoint.testing.server import Body, Exchange, ModelServer, ServerReply
 
 Ask = Callable[..., AIMessage]
 
@@ -103,7 +104,7 @@ def post(connection: http.client.HTTPConnection, body: object, path: str = "") -
 
 
 def asked(*roles: str, **fields: Any) -> Body:
-    """Give the body of a request whose messages have these roles."""
+    """Return the body of a request whose messages have these roles."""
     messages = [{"role": role, "content": f"{role} says"} for role in roles]
     return {"model": "m", "messages": messages, **fields}
 
@@ -123,7 +124,7 @@ def raw_exchange(server: ModelServer, data: bytes) -> bytes:
 
 
 def raw_stream(server: ModelServer, **fields: Any) -> list[str]:
-    """Give the events of a stream as they went over the wire."""
+    """Return the events of a stream as they went over the wire."""
     with closing(connect(server)) as connection:
         body = json.dumps(asked("user", stream=True, **fields))
         connection.request("POST", "/v1/chat/completions", body)
@@ -140,7 +141,7 @@ def raw_stream(server: ModelServer, **fields: Any) -> list[str]:
 @every_way
 def test_text_answers_in_order(ask: Ask) -> None:
     """LangChain's OpenAI model gets each text once, with usage, in every way of asking."""
-    with ModelServer(["one two", Reply("three", usage=(70, 8))]) as server:
+    with ModelServer(["one two", ServerReply("three", usage=(70, 8))]) as server:
         model = client(server, stream_usage=True)
         first, second = ask(model, "a b c"), ask(model, "d")
     assert (first.text, second.text) == ("one two", "three")
@@ -176,7 +177,9 @@ def test_tool_calls(ask: Ask) -> None:
         {"name": "search", "args": {"query": "größer als 3"}},
         {"name": "order", "args": {}, "id": "me"},
     ]
-    with ModelServer([Reply("wait", tool_calls=calls), Reply(tool_calls=calls[:1])]) as server:
+    with ModelServer(
+        [ServerReply("wait", tool_calls=calls), ServerReply(tool_calls=calls[:1])]
+    ) as server:
         model = client(server).bind_tools([search, order])
         both, alone = ask(model, "x"), ask(model, "x")
     assert both.text == "wait"
@@ -191,7 +194,7 @@ def test_tool_calls(ask: Ask) -> None:
 @every_way
 def test_unreadable_tool_arguments(ask: Ask) -> None:
     """Arguments given as text go out unread, so that a broken call can be played."""
-    with ModelServer([Reply(tool_calls=[{"name": "search", "args": "]no"}])]) as server:
+    with ModelServer([ServerReply(tool_calls=[{"name": "search", "args": "]no"}])]) as server:
         made = ask(client(server).bind_tools([search]), "x")
     assert made.tool_calls == []
     assert made.invalid_tool_calls[0]["args"] == "]no"
@@ -207,7 +210,7 @@ def test_structured_output(method: Any, streaming: bool) -> None:  # noqa: FBT00
         model = client(server, streaming=streaming)
         bound = model.with_structured_output(Verdict, method=method)
         assert bound.invoke("give JSON") == Verdict(winner="é", score=1)
-        assert asyncio.run(bound.ainvoke("give JSON")) == Verdict(winner="é", score=1)
+        assert provider.on_a_loop(bound.ainvoke("give JSON")) == Verdict(winner="é", score=1)
     asks_tool = "tools" in server.log[0].body
     assert asks_tool == (method == "function_calling")
 
@@ -228,14 +231,14 @@ def test_a_dict_that_fits_several_tools_is_refused() -> None:
     """The server never guesses a tool: status 400 names the tools and the way out."""
     with ModelServer([{"item": "tea"}]) as server:
         model = client(server).bind_tools([search, order])
-        with pytest.raises(openai.BadRequestError, match="search, order: script Reply"):
+        with pytest.raises(openai.BadRequestError, match="search, order: script ServerReply"):
             model.invoke("x")
 
 
 @pytest.mark.parametrize("ask", [invoke, ainvoke])
 def test_content_goes_out_as_it_is(ask: Ask) -> None:
     """Content of any form replaces the text, for providers that answer in parts."""
-    with ModelServer([Reply("unused", content=PARTS)]) as server:
+    with ModelServer([ServerReply("unused", content=PARTS)]) as server:
         made = ask(client(server), "x")
     assert made.content == PARTS
     assert made.usage_metadata is not None
@@ -244,7 +247,7 @@ def test_content_goes_out_as_it_is(ask: Ask) -> None:
 
 def test_parts_are_streamed_one_by_one() -> None:
     """A list of parts goes out one part a chunk."""
-    with ModelServer([Reply(content=PARTS)]) as server:
+    with ModelServer([ServerReply(content=PARTS)]) as server:
         events = [json.loads(event) for event in raw_stream(server)[1:-2]]
     deltas = [event["choices"][0]["delta"] for event in events]
     assert deltas == [{"content": [part]} for part in PARTS]
@@ -253,9 +256,9 @@ def test_parts_are_streamed_one_by_one() -> None:
 def test_a_callable_gets_the_body() -> None:
     """A callable sees the request and may change it without changing the log."""
 
-    def echo(body: Body) -> Reply:
+    def echo(body: Body) -> ServerReply:
         text = body["messages"].pop()["content"]
-        return Reply(f"{body['model']}: {text}")
+        return ServerReply(f"{body['model']}: {text}")
 
     with ModelServer(echo) as server:
         assert client(server, temperature=0.5).invoke("hello").text == "m: hello"
@@ -290,7 +293,7 @@ def test_stream_events_on_the_wire() -> None:
 
 def test_content_is_null_beside_a_tool_call_alone() -> None:
     """A message of nothing but tool calls has no content, as OpenAI sends it."""
-    with ModelServer([Reply(tool_calls=[{"name": "search", "args": {}}])]) as server:
+    with ModelServer([ServerReply(tool_calls=[{"name": "search", "args": {}}])]) as server:
         _, body = ask_plainly(server, asked("user"))
     assert body["choices"][0]["message"]["content"] is None
     assert body["choices"][0]["finish_reason"] == "tool_calls"
@@ -298,7 +301,7 @@ def test_content_is_null_beside_a_tool_call_alone() -> None:
 
 def test_usage_chunk_comes_when_asked_for() -> None:
     """With include_usage the last chunk has usage and no choice, the others a null usage."""
-    with ModelServer([Reply("a b", usage=(3, 4))]) as server:
+    with ModelServer([ServerReply("a b", usage=(3, 4))]) as server:
         *events, _ = raw_stream(server, stream_options={"include_usage": True})
     *chunks, last = [json.loads(event) for event in events]
     assert {str(chunk["usage"]) for chunk in chunks} == {"None"}
@@ -318,7 +321,7 @@ def test_models_are_listed() -> None:
 
 def test_kept_connections_serve_every_kind_of_answer() -> None:
     """One connection serves answers, errors and streams after each other."""
-    script: list[Any] = ["a", Reply("no", status=429), "b c", "d"]
+    script: list[Any] = ["a", ServerReply("no", status=429), "b c", "d"]
     with (
         ModelServer(script, keep_alive=True) as server,
         closing(connect(server)) as connection,
@@ -366,7 +369,7 @@ def test_requests_side_by_side() -> None:
         return [one.text for one in made]
 
     with ModelServer(together) as server:
-        assert asyncio.run(many(client(server))) == [str(number) for number in range(8)]
+        assert provider.on_a_loop(many(client(server))) == [str(number) for number in range(8)]
     assert len(server.log) == 8
 
 
@@ -389,7 +392,7 @@ def test_statuses_are_openai_errors(
     status: int, error: type[openai.APIStatusError], code: str
 ) -> None:
     """A status of 400 or above is the client's matching exception, with the script's words."""
-    with ModelServer([Reply("my words", status=status)]) as server:
+    with ModelServer([ServerReply("my words", status=status)]) as server:
         model = client(server)
         with pytest.raises(error, match="my words") as caught:
             model.invoke("x")
@@ -400,7 +403,7 @@ def test_statuses_are_openai_errors(
 @every_way
 def test_an_error_ends_one_request_only(ask: Ask) -> None:
     """After an error, streamed or not, the same model gets the next line."""
-    with ModelServer([Reply("my words", status=500), "after"]) as server:
+    with ModelServer([ServerReply("my words", status=500), "after"]) as server:
         model = client(server)
         with pytest.raises(openai.InternalServerError, match="my words"):
             ask(model, "x")
@@ -409,7 +412,7 @@ def test_an_error_ends_one_request_only(ask: Ask) -> None:
 
 def test_an_error_without_words_has_some() -> None:
     """The message of an error tells the status where the script says nothing."""
-    with ModelServer([Reply(status=500)]) as server:
+    with ModelServer([ServerReply(status=500)]) as server:
         status, body = ask_plainly(server, asked("user"))
     assert (status, body["error"]["message"]) == (500, "scripted status 500")
 
@@ -417,12 +420,12 @@ def test_an_error_without_words_has_some() -> None:
 @pytest.mark.parametrize(
     ("reply", "expected"),
     [
-        (Reply(status=429), {"Retry-After": "1"}),
-        (Reply(status=429, headers={"retry-after": "0.01"}), {"Retry-After": "0.01"}),
-        (Reply("a", headers={"X-Mine": "y"}), {"X-Mine": "y", "Retry-After": None}),
+        (ServerReply(status=429), {"Retry-After": "1"}),
+        (ServerReply(status=429, headers={"retry-after": "0.01"}), {"Retry-After": "0.01"}),
+        (ServerReply("a", headers={"X-Mine": "y"}), {"X-Mine": "y", "Retry-After": None}),
     ],
 )
-def test_headers(reply: Reply, expected: dict[str, str | None]) -> None:
+def test_headers(reply: ServerReply, expected: dict[str, str | None]) -> None:
     """A 429 says when to try again; headers of the script go out and win."""
     with ModelServer([reply]) as server, closing(connect(server)) as connection:
         connection.request("POST", "/v1/chat/completions", json.dumps(asked("user")))
@@ -435,7 +438,7 @@ def test_headers(reply: Reply, expected: dict[str, str | None]) -> None:
 def test_a_client_that_retries_gets_the_next_line() -> None:
     """OpenAI's client tries again after a 429, and the script goes on."""
     wait = {"Retry-After": "0.001"}
-    with ModelServer([Reply(status=429, headers=wait), "a"]) as server:
+    with ModelServer([ServerReply(status=429, headers=wait), "a"]) as server:
         model = client(server, max_retries=1)
         assert model.invoke("x").text == "a"
     assert [exchange.status for exchange in server.log] == [429, 200]
@@ -445,7 +448,7 @@ def test_a_client_that_retries_gets_the_next_line() -> None:
 def test_a_stream_is_dropped_where_told(after: int) -> None:
     """The connection ends after that many pieces, and the client notices that it was cut."""
     got: list[object] = []
-    with ModelServer([Reply("a b c", drop_after=after), "next"]) as server:
+    with ModelServer([ServerReply("a b c", drop_after=after), "next"]) as server:
         model = client(server)
 
         def read() -> None:
@@ -461,20 +464,104 @@ def test_a_stream_is_dropped_where_told(after: int) -> None:
 
 def test_a_whole_answer_is_dropped_too() -> None:
     """Without a stream the body breaks off, and no client takes it for an answer."""
-    with ModelServer([Reply("a b c", drop_after=1)], keep_alive=True) as server:
+    with ModelServer([ServerReply("a b c", drop_after=1)], keep_alive=True) as server:
         model = client(server)
         with pytest.raises(openai.APIConnectionError):
             model.invoke("x")
+
+
+@pytest.mark.parametrize("after", [0, 2])
+def test_a_cut_stream_ends_as_if_all_were_well(after: int) -> None:
+    """Neither a finish reason nor [DONE] comes, and HTTP says nothing of it."""
+    with ModelServer([ServerReply("a b c", cut_after=after)], keep_alive=True) as server:
+        events = raw_stream(server, stream_options={"include_usage": True})
+    found = [json.loads(event)["choices"][0] for event in events]
+    assert [one["finish_reason"] for one in found] == [None] * (after + 1)
+    assert "".join(one["delta"]["content"] for one in found) == "a b c"[: after * 2]
+
+
+@every_way
+def test_a_reason_fields_and_usage_go_out_as_they_are(ask: Ask) -> None:
+    """What a provider may say of an answer can be scripted word for word."""
+    usage = {"prompt_tokens": -3, "completion_tokens": 10**20, "total_tokens": 7}
+    reply = ServerReply(
+        "a b", finish_reason="length", usage=usage, fields={"reasoning_content": "hm"}
+    )
+    with ModelServer([reply]) as server:
+        found = ask(client(server, stream_usage=True), "x")
+    assert found.response_metadata["finish_reason"] == "length"
+    assert found.usage_metadata is not None
+    assert found.usage_metadata["input_tokens"] == -3
+    assert found.usage_metadata["output_tokens"] == 10**20
+
+
+def test_fields_of_the_message_are_on_the_wire() -> None:
+    """Further fields stand in the message, and in a stream in a piece of their own."""
+    reply = ServerReply("a", fields={"reasoning_content": "hm"})
+    with ModelServer([reply, reply]) as server:
+        whole = ask_plainly(server, asked("user"))[1]
+        events = raw_stream(server)
+    assert whole["choices"][0]["message"]["reasoning_content"] == "hm"
+    assert any('"reasoning_content": "hm"' in event for event in events)
+
+
+@pytest.mark.parametrize(
+    ("raw", "kind"),
+    [
+        ("<html>Bad gateway</html>", "text/html"),
+        ('{"choices": [', "application/json"),
+        ("", "application/json"),
+        (b"\xff", "application/json"),
+        ({"error": {"message": "overloaded"}}, "application/json"),
+        ('data: {"error": "x"}\n\n', "text/event-stream"),
+    ],
+)
+def test_a_raw_body_goes_out_as_it_is(raw: Any, kind: str) -> None:
+    """What is no completion can be sent with status 200, and the connection goes on."""
+    with (
+        ModelServer([ServerReply(raw=raw), "next"], keep_alive=True) as server,
+        closing(connect(server)) as connection,
+    ):
+        connection.request("POST", "/v1/chat/completions", json.dumps(asked("user")))
+        response = connection.getresponse()
+        body = response.read()
+        assert (response.status, response.headers["Content-Type"]) == (200, kind)
+        assert (json.loads(body) if isinstance(raw, dict) else body.decode("latin1")) == (
+            raw.decode("latin1") if isinstance(raw, bytes) else raw
+        )
+        assert post(connection, asked("user"))[0] == 200
+
+
+def test_a_raw_body_answers_the_responses_interface_too() -> None:
+    """/v1/responses gives what is scripted raw, and says so of anything else."""
+    with ModelServer([ServerReply(raw={"id": "r"}), "text"]) as server:
+        path = "/v1/responses"
+        assert ask_plainly(server, {"model": "m", "input": "x"}, path) == (200, {"id": "r"})
+        status, body = ask_plainly(server, {"model": "m", "input": "x"}, path)
+    assert (status, body["error"]["message"]) == (400, "/v1/responses: script ServerReply(raw=...)")
+
+
+def test_connections_are_counted() -> None:
+    """Each exchange tells its connection, so that a test sees what a client keeps open."""
+    with (
+        ModelServer(["a", "b", "c"], keep_alive=True) as server,
+        closing(connect(server)) as first,
+        closing(connect(server)) as second,
+    ):
+        for connection in (first, first, second):
+            post(connection, asked("user"))
+    assert [exchange.connection for exchange in server.log] == [1, 1, 2]
+    assert server.connections == 2
 
 
 def test_delay_holds_up_its_own_answer_only() -> None:
     """A delayed reply waits by itself: the next request is answered meanwhile."""
     came = threading.Event()
 
-    def answer(body: Body) -> Reply:
+    def answer(body: Body) -> ServerReply:
         came.set()
         text = body["messages"][0]["content"]
-        return Reply(text, delay=3600 if text == "slow" else 0)
+        return ServerReply(text, delay=3600 if text == "slow" else 0)
 
     async def both(model: ChatOpenAI) -> None:
         slow = asyncio.create_task(model.ainvoke("slow"))
@@ -485,12 +572,12 @@ def test_delay_holds_up_its_own_answer_only() -> None:
         await asyncio.wait([slow])
 
     with ModelServer(answer) as server:
-        asyncio.run(both(client(server)))
+        provider.on_a_loop(both(client(server)))
 
 
 def test_closing_does_not_wait_for_a_delay() -> None:
     """A server that is left while a reply is delayed ends the connection at once."""
-    with ModelServer([Reply("never", delay=3600)]) as server:
+    with ModelServer([ServerReply("never", delay=3600)]) as server:
         connection = connect(server)
         connection.request("POST", "/v1/chat/completions", json.dumps(asked("user")))
         while not server.log:
@@ -511,15 +598,15 @@ def test_an_exhausted_script_says_so() -> None:
 def test_a_callable_that_fails_is_heard_of() -> None:
     """The error of a callable, or its wrong answer, reaches the client as status 500."""
 
-    def failing(body: Body) -> Reply:
+    def failing(body: Body) -> ServerReply:
         assert body["messages"][0]["content"] != "bad", "my check"
-        return cast("Reply", 3)
+        return cast("ServerReply", 3)
 
     with ModelServer(failing) as server:
         model = client(server)
         with pytest.raises(openai.InternalServerError, match="AssertionError: my check"):
             model.invoke("bad")
-        with pytest.raises(openai.InternalServerError, match="int is no reply"):
+        with pytest.raises(openai.InternalServerError, match="int isn't a reply"):
             model.invoke("good")
 
 
@@ -694,9 +781,10 @@ def test_a_wrong_script_is_refused(script: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"status": 100}, {"status": 600}, {"delay": -1}, {"drop_after": -1}]
+    "fields",
+    [{"status": 100}, {"status": 600}, {"delay": -1}, {"drop_after": -1}, {"cut_after": -1}],
 )
 def test_a_wrong_reply_is_refused(fields: dict[str, Any]) -> None:
     """A reply that could not be sent is a ValueError when it is written."""
     with pytest.raises(ValueError, match="Reply:"):
-        Reply(**fields)
+        ServerReply(**fields)

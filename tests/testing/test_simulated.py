@@ -18,15 +18,14 @@ from langgraph.graph.state import CompiledStateGraph
 from typing_extensions import TypedDict
 
 from mergepoint import Block, Step, compile_graph
-from mergepoint.testing.scripted import Answer, ScriptedModel
-from mergepoint.testing.simulated import SimulatedLoop, TooManySteps, simulate
-from mergepoint.testing.simulated_deadlock import Deadlock
+from mergepoint.testing.scripted_model import Answer, ScriptedModel
+from mergepoint.testing.simulation import Deadlock, SimulatedLoop, TooManySteps, simulate
 
 VALUE: ContextVar[str] = ContextVar("value", default="none")
 
 
 async def racers(count: int) -> list[int]:
-    """Give the order in which tasks that only turn come to their end."""
+    """Return the order in which tasks that only turn come to their end."""
     done: list[int] = []
 
     async def run(number: int) -> None:
@@ -182,7 +181,7 @@ def test_a_task_that_turns_without_end_is_stopped() -> None:
         while True:  # noqa: ASYNC110  (it waits for nothing)
             await asyncio.sleep(0)
 
-    with pytest.raises(TooManySteps, match="took 1,000 steps"):
+    with pytest.raises(TooManySteps, match="didn't finish in 1,000 steps"):
         simulate(main, most=1_000)
 
 
@@ -286,7 +285,7 @@ def test_errors_that_nobody_sees_are_raised_at_the_end() -> None:
         asyncio.get_running_loop().call_soon([].pop)
         await asyncio.sleep(1)
 
-    with pytest.raises(ExceptionGroup, match="nobody in the simulation saw") as caught:
+    with pytest.raises(ExceptionGroup, match="the simulation didn't handle") as caught:
         simulate(main)
     assert {type(one) for one in caught.value.exceptions} == {KeyError, IndexError}
 
@@ -328,7 +327,7 @@ class Log(TypedDict):
 
 
 def fan_of(order: list[str]) -> CompiledStateGraph[Any, Any, Any, Any]:
-    """Give a graph of five slow nodes side by side, and a sync one behind them."""
+    """Return a graph of five slow nodes side by side, and a sync one behind them."""
 
     def slow(name: str) -> Any:
         async def node(state: Log) -> Log:

@@ -1,7 +1,7 @@
-"""Mermaid: a tree as a flowchart, for READMEs and issues.
+"""Mermaid flowcharts of trees, for READMEs and issues.
 
-Labels are written in Mermaid's entity codes wherever a character could mean something to its
-parser or to the Markdown in labels; ids are numbers in tree order, never names.
+Labels use Mermaid's entity codes for every character that could mean something to its parser or to
+the Markdown in labels. Ids are numbers in tree order, never names.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-from mergepoint.report.lettering import clip
-from mergepoint.report.sketch import Limits, Omitted, Sketch, abridged, sketch
-from mergepoint.tree.check import inputs_of
-from mergepoint.tree.node import Node
+from mergepoint.report.drawing import Omitted, Sketch, abridged, limits_of, sketch
+from mergepoint.report.text_layout import clip
+from mergepoint.tree.nodes import Node
+from mergepoint.tree.validate import inputs_of
 
-# Mermaid refuses drawings above these, unless its host configures it otherwise:
-# maxTextSize and maxEdges of https://mermaid.js.org/config/schema-docs/config.html
+# Mermaid refuses larger drawings unless its host configures it otherwise: maxTextSize and maxEdges
+# in https://mermaid.js.org/config/schema-docs/config.html
 MOST_CHARACTERS = 50_000
 MOST_EDGES = 500
 
@@ -24,26 +24,33 @@ _INK = {
     "last_response": "fill:#4338ca,stroke:#4338ca,color:#ffffff",
     "none": "fill:#be3455,stroke:#be3455,color:#ffffff",
 }
-# Everything but words, `, `, `: ` and the `_` or `-` inside of a word.
+# Everything except words, `, `, `: `, and `_` or `-` inside a word.
 _MARK = re.compile(
     r"[^\w ,:\-\u00a1-\U0010ffff]|(?<![A-Za-z0-9])[_-]|[_-](?![A-Za-z0-9])", re.ASCII
 )
-_NO_BREAK = "\\\u2060n"  # Mermaid takes a backslash and an n for the end of a line
+# Mermaid treats a backslash followed by n as a line break; a word joiner between them prevents
+# that.
+_NO_BREAK = "\\\u2060n"
 
 
-def to_mermaid(tree: Node, *, path: str | None = None) -> str:
-    """Give a tree, or its part at `path`, as the text of a Mermaid flowchart.
+def to_mermaid(
+    tree: Node, *, path: str | None = None, depth: int | None = None, fold: bool = True
+) -> str:
+    """Return a tree, or its part at `path`, as the text of a Mermaid flowchart.
 
-    A block is a subgraph, and its merge point a node of its own in which what was made inside
-    arrives. A dotted arrow leaves a node that adds no message. What would be too large for
-    Mermaid's default limits is cut, and the first line says so.
+    A block is a subgraph, and its merge point a node of its own, where the messages of the block
+    arrive. A dotted arrow leaves a node that adds no message. Drawings beyond Mermaid's default
+    limits are cut, and the first line says so. `depth` and `fold` have the same meaning as in
+    `to_svg`.
 
-    Raises LookupError where the path names no node, or several.
+    Raise ValueError for a depth below 1, and LookupError if the path names no node, or several.
     """
     text = ""
     for nodes in (160, 80, 40, 20, 10, 5):
         wide = min(20, nodes // 2)
-        drawn = sketch(tree, path=path, limits=Limits(wide=wide, nodes=nodes))
+        drawn = sketch(
+            tree, path=path, limits=limits_of(depth=depth, fold=fold, wide=wide, nodes=nodes)
+        )
         chart = _Chart(drawn)
         text = chart.text()
         if len(text) <= MOST_CHARACTERS and len(chart.edges) <= MOST_EDGES:
@@ -52,7 +59,7 @@ def to_mermaid(tree: Node, *, path: str | None = None) -> str:
 
 
 class _Chart:
-    """The lines of a flowchart, gathered in one walk."""
+    """The lines of a flowchart, collected in one walk."""
 
     def __init__(self, drawn: Sketch) -> None:
         self._drawn = drawn
@@ -63,7 +70,7 @@ class _Chart:
         self._add_inputs(drawn)
 
     def text(self) -> str:
-        """Give the flowchart."""
+        """Return the flowchart."""
         said = abridged(self._drawn)
         lines = [f"%% {said}"] if said else []
         lines += ["flowchart TB", *self._shapes, *(f"  {edge}" for edge in self.edges)]
@@ -85,11 +92,12 @@ class _Chart:
 
     def _add_block(self, block: Sketch, depth: int) -> None:
         indent = "  " * depth
-        self._shapes.append(f"{indent}subgraph n{block.number}[{label(block.name)}]")
-        if depth == 1:  # else Mermaid turns a subgraph that nothing outside leads to
+        self._shapes.append(f"{indent}subgraph n{block.number}[{label(_block_title(block))}]")
+        # Otherwise, Mermaid rotates a subgraph that nothing outside leads to.
+        if depth == 1:
             self._shapes.append(f"{indent}  direction TB")
         if _forks(block):
-            self._shapes.append(f"{indent}  f{block.number}([{label('side by side')}])")
+            self._shapes.append(f"{indent}  f{block.number}([{label('in parallel')}])")
         for part in block.parts:
             self._add(part, depth + 1)
         if block.question is not None:
@@ -129,12 +137,16 @@ class _Chart:
             self.edges.insert(0, f"inputs --> {_entry(drawn)}")
 
 
+def _block_title(block: Sketch) -> str:
+    return block.name if block.times is None else f"{block.name} {block.times}"
+
+
 def _forks(block: Sketch) -> bool:
     return block.parallel and bool(block.parts)
 
 
 def _entry(part: Sketch | Omitted) -> str:
-    """Give the id at which a node is entered."""
+    """Return the id at which a node is entered."""
     if isinstance(part, Omitted) or not part.holds:
         return f"n{part.number}"
     if _forks(part):
@@ -143,7 +155,7 @@ def _entry(part: Sketch | Omitted) -> str:
 
 
 def _exit(part: Sketch | Omitted) -> str:
-    """Give the id at which a node is left: a block's merge point."""
+    """Return the id at which a node is left: a block's merge point."""
     holds = isinstance(part, Sketch) and part.holds
     return f"m{part.number}" if holds else f"n{part.number}"
 
@@ -166,11 +178,11 @@ def _step_lines(step: Sketch) -> list[str]:
 
 
 def label(*lines: str) -> str:
-    """Give these lines as a label in quotes; what could mean something to Mermaid is escaped."""
+    """Return lines as a quoted label, with characters escaped that mean something to Mermaid."""
     return f'"{"<br/>".join(map(_escaped, lines))}"'
 
 
 def _escaped(text: str) -> str:
-    """Give text in which every mark that could mean something is an entity code."""
+    """Return text in which every special character is an entity code."""
     text = text.replace("\\n", _NO_BREAK)
     return _MARK.sub(lambda mark: f"#{ord(mark[0])};", text)

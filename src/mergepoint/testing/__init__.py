@@ -1,1 +1,52 @@
-"""Fakes, strategies and fixtures for the tests of users, and for our own."""
+"""Fakes, strategies, and fixtures for tests, yours and mergepoint's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mergepoint.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from mergepoint.testing.blocks import Replies as Replies
+    from mergepoint.testing.blocks import Source as Source
+    from mergepoint.testing.blocks import run_block as run_block
+    from mergepoint.testing.cassettes import Cassette as Cassette
+    from mergepoint.testing.crash import Killed as Killed
+    from mergepoint.testing.crash import KillingStore as KillingStore
+    from mergepoint.testing.random_trees import trees as trees
+    from mergepoint.testing.scripted_model import Answer as Answer
+    from mergepoint.testing.scripted_model import ScriptedModel as ScriptedModel
+    from mergepoint.testing.server import ModelServer as ModelServer
+    from mergepoint.testing.server import ServerReply as ServerReply
+    from mergepoint.testing.simulation import Deadlock as Deadlock
+    from mergepoint.testing.simulation import FakeClock as FakeClock
+    from mergepoint.testing.simulation import simulate as simulate
+
+__all__ = [
+    "Answer",
+    "Cassette",
+    "Deadlock",
+    "FakeClock",
+    "Killed",
+    "KillingStore",
+    "ModelServer",
+    "Replies",
+    "ScriptedModel",
+    "ServerReply",
+    "Source",
+    "run_block",
+    "simulate",
+    "trees",
+]
+
+_HOMES = {
+    "mergepoint.testing.blocks": "Replies Source run_block",
+    "mergepoint.testing.cassettes": "Cassette",
+    "mergepoint.testing.crash": "Killed KillingStore",
+    "mergepoint.testing.random_trees": "trees",
+    "mergepoint.testing.scripted_model": "Answer ScriptedModel",
+    "mergepoint.testing.server": "ModelServer ServerReply",
+    "mergepoint.testing.simulation": "Deadlock FakeClock simulate",
+}
+if not TYPE_CHECKING:  # to a type checker a module with `__getattr__` has any name
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -1,4 +1,4 @@
-"""AnswerTable: what a model says, by path and by what it saw; and a chat model that says it."""
+"""A table of a model's answers by path and messages, and a chat model that uses it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages.ai import UsageMetadata
+from langchain_core.messages.tool import tool_call
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable
 from langchain_core.utils.function_calling import convert_to_openai_tool
@@ -20,11 +22,14 @@ from pydantic import BaseModel, PrivateAttr
 Line = tuple[str, str]
 """A message as data: role and text."""
 
+Beside = Mapping[str, Any]
+"""The parts of an answer besides its text: thoughts, name, finish reason, model, usage, calls."""
+
 _ROLES = {"human": "user", "ai": "assistant"}
 
 
 class ProviderFault(Exception):
-    """An error as providers raise them: its constructor wants more than a text."""
+    """An error like a provider's: its constructor needs more than a message."""
 
     def __init__(self, *, status: int, body: str) -> None:
         super().__init__(f"{status}: {body}")
@@ -42,7 +47,7 @@ FAILURES: Mapping[str, Callable[[str], Exception] | str] = {
     "connection": ConnectionError,
     "provider": lambda body: ProviderFault(status=503, body=body),
 }
-"""Ways for a call to fail: an error of some type, or an answer that is blank."""
+"""The ways in which a call can fail: an error of some type, or a blank answer."""
 
 
 class Filled(BaseModel):
@@ -57,9 +62,9 @@ class Filled(BaseModel):
 
 @dataclass(frozen=True)
 class AnswerTable:
-    """Answers that depend on the path and on every message seen, so a wrong view shows.
+    """Answers that depend on the path and on every message seen, so that a wrong view shows.
 
-    `failures` says by path how a call fails, as a key of FAILURES.
+    `failures` maps paths to the way in which their calls fail, a key of FAILURES.
     """
 
     seed: int = 0
@@ -67,37 +72,87 @@ class AnswerTable:
     failures: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, path: str, seen: Sequence[Line]) -> str:
-        """Give the answer to a call. Raises what the path's failure says."""
+        """Return the answer to a call, or raise the failure of its path."""
         if path in self.failures:
             failure = FAILURES[self.failures[path]]
             if isinstance(failure, str):
                 return failure
             raise failure(f"no answer at {path}")
         digest = self.digest(path, seen)
+        # The digest also picks the form, so that every engine sees the same answer.
         form = _FORMS[int(digest[0], 16) % len(_FORMS)]
         return form.replace("?", digest)
 
+    def beside(self, path: str, seen: Sequence[Line], *, structured: bool = False) -> Beside:
+        """Return the parts of an answer besides its text."""
+        digest = self.digest(path, seen)
+        numbers = [int(digit, 16) for digit in digest]
+        plain = numbers[-1] % 2 == 1
+        return {
+            "thoughts": [] if plain else [f"thought at {path}"],
+            "name": "table" if numbers[1] % 2 else None,
+            "finish_reason": "stop",
+            "model_name": digest,
+            "tokens": [numbers[2], numbers[3]],
+            "calls": [f"look_{digest}"] if numbers[4] < 4 and not structured else [],
+        }
+
+    def tool_calls(
+        self, path: str, seen: Sequence[Line], tools: Sequence[str]
+    ) -> Sequence[tuple[str, str]]:
+        """Return the tools that an answer calls, each with a string; none after at most two rounds.
+
+        Now and then, the tool isn't one of `tools`.
+        """
+        roles = [role for role, _ in seen]
+        rounds = roles[len(roles) - roles[::-1].index("user") :].count("assistant")
+        if rounds >= int(self.digest(path, ())[1], 16) % 3:
+            return []
+        digest = self.digest(path, seen)
+        known = [*tools, "nothing"]
+        picked = digest[5:7] if int(digest[7], 16) % 2 else digest[5]
+        return [(known[int(one, 16) % len(known)], f"{one}{digest}") for one in picked]
+
     def digest(self, path: str, seen: Sequence[Line]) -> str:
-        """Give eight hexadecimal digits of the seed, the path and what was seen."""
+        """Return eight hexadecimal digits from the seed, the path, and the messages."""
         told = repr((self.seed, path, list(seen))).encode()
         return hashlib.blake2b(told, digest_size=4).hexdigest()
 
 
-# Text that looks like a place is not one, and nobody may strip or join what a model said.
+# Placeholders in an answer must not be filled in, and its spaces must not be stripped.
 _FORMS = ("answer ?", "answer ?", "see {{ plan }} ?", "  answer ?\n", "{{plan}}?", "Größe ?\n\n- a")
 
 
 def line(message: BaseMessage) -> Line:
-    """Give a message as data."""
+    """Return a message as data."""
     return _ROLES.get(message.type, message.type), str(message.text)
 
 
-class TableModel(BaseChatModel):
-    """A chat model that answers from a table, and keeps what each path saw.
+def beside(message: BaseMessage) -> Beside | None:
+    """Return the parts of a model's answer besides its text; None for other messages."""
+    metadata = message.response_metadata
+    if not isinstance(message, AIMessage) or "model_name" not in metadata:
+        return None
+    usage = message.usage_metadata or {"input_tokens": 0, "output_tokens": 0}
+    blocks = [one for one in message.content if isinstance(one, dict)]
+    return {
+        "thoughts": [one["reasoning"] for one in blocks if one["type"] == "reasoning"],
+        "name": message.name,
+        "finish_reason": metadata["finish_reason"],
+        "model_name": metadata["model_name"],
+        "tokens": [usage["input_tokens"], usage["output_tokens"]],
+        "calls": [call["name"] for call in message.tool_calls],
+    }
 
-    The path is read from the call's `metadata["mergepoint"]["path"]`. Half of its answers are
-    content blocks, with reasoning before the text, as newer providers give them. Asked for
-    structure it fills in `Filled`, half of the time as a tool call and else as JSON text.
+
+class TableModel(BaseChatModel):
+    """A chat model that answers from a table, and records the messages at each path.
+
+    The path comes from the call's `metadata["mergepoint"]["path"]`. Half of the answers are content
+    blocks with reasoning before the text, as newer providers return them. All have token usage and
+    response metadata, and some have a name or a tool call. For structured output, it fills in
+    `Filled`, half of the time as a tool call and otherwise as JSON text. Tools are called as the
+    table decides.
     """
 
     table: AnswerTable
@@ -106,7 +161,7 @@ class TableModel(BaseChatModel):
 
     @property
     def saw(self) -> list[tuple[str, tuple[Line, ...]]]:
-        """Give path and messages of each call, in order of their start."""
+        """Return path and messages of each call, in order of their start."""
         return list(self._saw)
 
     @property
@@ -114,7 +169,7 @@ class TableModel(BaseChatModel):
         return "answer-table"
 
     def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[LanguageModelInput, Any]:
-        """Give a model that is asked for structure."""
+        """Return a model that has tools, or a schema for structured output."""
         return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], **kwargs)
 
     def _answer(
@@ -124,13 +179,22 @@ class TableModel(BaseChatModel):
         seen = tuple(map(line, messages))
         self._saw.append((path, seen))
         text = self.table(path, seen)
-        plain = int(self.table.digest(path, seen)[-1], 16) % 2 == 1
-        message = _told(text, path, plain=plain)
-        if tools and text.strip():
+        about = self.table.beside(path, seen, structured=bool(tools))
+        message = _told(text, about)
+        names = [tool["function"]["name"] for tool in tools]
+        if names and names != [Filled.__name__]:
+            message.tool_calls = [
+                tool_call(name=name, args={"text": given}, id=f"call {number} of {len(seen)}")
+                for number, (name, given) in enumerate(self.table.tool_calls(path, seen, names))
+            ]
+        elif tools and text.strip():
             filled = Filled(said=text, seen=len(seen)).model_dump()
-            name = tools[0]["function"]["name"]
-            call = {"name": name, "args": filled, "id": f"call at {path}"}
-            message = AIMessage(json.dumps(filled)) if plain else AIMessage("", tool_calls=[call])
+            if about["thoughts"]:
+                name = tools[0]["function"]["name"]
+                message = _told("", about)
+                message.tool_calls = [tool_call(name=name, args=filled, id=f"call at {path}")]
+            else:
+                message = _told(json.dumps(filled), about)
         return ChatResult(generations=[ChatGeneration(message=message)])
 
     def _generate(
@@ -158,8 +222,18 @@ class TableModel(BaseChatModel):
         return self._answer(messages, metadata, kwargs.get("tools", ()))
 
 
-def _told(text: str, path: str, *, plain: bool) -> AIMessage:
-    if plain:
-        return AIMessage(text)
-    thought = {"type": "reasoning", "reasoning": f"thought at {path}"}
-    return AIMessage([thought, {"type": "text", "text": text}])
+def _told(text: str, about: Beside) -> AIMessage:
+    content: Any = text
+    if about["thoughts"]:
+        thoughts = [{"type": "reasoning", "reasoning": thought} for thought in about["thoughts"]]
+        content = [*thoughts, {"type": "text", "text": text}]
+    given, made = about["tokens"]
+    return AIMessage(
+        content,
+        name=about["name"],
+        tool_calls=[tool_call(name=name, args={}, id=name) for name in about["calls"]],
+        response_metadata={key: about[key] for key in ("finish_reason", "model_name")},
+        usage_metadata=UsageMetadata(
+            input_tokens=given, output_tokens=made, total_tokens=given + made
+        ),
+    )

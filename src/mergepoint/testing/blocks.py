@@ -1,4 +1,4 @@
-"""Blocks under test: a source that counts, a model of canned replies, a block run on its own.
+"""Tools for testing blocks: a counting source, canned replies, and running a single block.
 
 def test_the_majority_wins() -> None:
     (winner,) = run_block("vote", ["yes", "no", "yes"])
@@ -13,22 +13,21 @@ from typing import Any, Self
 
 from pydantic import BaseModel
 
-from mergepoint.streams.ask import Answer, Ask, Asker
-from mergepoint.streams.block_type import BlockType
-from mergepoint.streams.context import BlockContext
-from mergepoint.streams.gather import Gather
-from mergepoint.streams.notes import Notes
+from mergepoint.models.event_loop import run_sync
+from mergepoint.streams.context import BlockContext, Notes
+from mergepoint.streams.grouping import Gather
 from mergepoint.streams.params import params_of
-from mergepoint.streams.registry import REGISTRY
+from mergepoint.streams.protocols import Asker, ModelAnswer, ModelRequest, Unfitting
+from mergepoint.streams.registry import REGISTRY, BlockType
 from mergepoint.streams.stage import entered, run_stage
 from mergepoint.streams.thing import Thing
 
 
 class Source:
-    """A stream that counts: `pulled` items so far, and whether it was `closed`.
+    """A stream that counts its `pulled` items, and records whether it was `closed`.
 
-    Takes Things of a stream as they are; what is none, or fresh, enters as input. With `error` it
-    raises that in the place of its end.
+    Things with a history are passed on unchanged; other items enter the stream as inputs. With
+    `error`, the stream raises it at its end.
     """
 
     def __init__(self, items: Iterable[Any], *, error: Exception | None = None) -> None:
@@ -41,6 +40,7 @@ class Source:
         return self
 
     async def __anext__(self) -> Thing:
+        # A real source suspends; without this, tests would miss races.
         await asyncio.sleep(0)
         if self.closed or self.pulled == len(self._items):
             if self._error is not None and not self.closed:
@@ -55,31 +55,34 @@ class Source:
 
 
 class Replies:
-    """An Asker that gives what a function of the Ask gives, or canned text by prompt.
+    """A model client with canned replies, by prompt or from a function of the request.
 
-    `asks` are the calls in the order in which they came. The function may return text, or an
-    Answer for one with a value; an exception is raised.
+    `asks` are the requests in order. The function can return text or a ModelAnswer; an exception is
+    raised.
     """
 
-    def __init__(self, replies: Mapping[str, str] | Callable[[Ask], Any]) -> None:
+    def __init__(self, replies: Mapping[str, str] | Callable[[ModelRequest], Any]) -> None:
         self._replies = replies
-        self.asks: list[Ask] = []
+        self.asks: list[ModelRequest] = []
 
-    async def __call__(self, ask: Ask, /) -> Answer:
-        """Give the reply; its call id is made of all that names the call."""
+    async def __call__(self, ask: ModelRequest, /) -> ModelAnswer:
+        """Return the reply; its call id contains everything that identifies the call."""
         self.asks.append(ask)
         await asyncio.sleep(0)
         found = self._replies(ask) if callable(self._replies) else self._replies[str(ask.prompt)]
         if isinstance(found, Exception):
             raise found
-        if isinstance(found, Answer):
-            return found
-        call = f"{ask.thing_id}@{ask.stage_id}/{ask.number}.{ask.sample}"
-        return Answer(text=str(found), call=call, model="testing:replies")
+        if not isinstance(found, ModelAnswer):
+            # The id depends on the request only, so that it is the same for any order of calls.
+            call = f"{ask.thing_id}@{ask.stage_id}/{ask.number}.{ask.sample}"
+            found = ModelAnswer(text=str(found), call=call, model="testing:replies")
+        if ask.check is not None and (problem := ask.check(found.text, found.value)) is not None:
+            raise Unfitting(problem)
+        return found
 
 
 def streamed(items: Iterable[Any]) -> list[Thing]:
-    """Give Things of a stream as they are, and everything else as it enters one."""
+    """Return Things with a history unchanged, and other items as stream inputs."""
     given = list(items)
     if all(isinstance(item, Thing) and item.history for item in given):
         return given
@@ -99,10 +102,10 @@ def run_block(
     asker: Asker | None = None,
     notes: Notes | None = None,
 ) -> list[Thing]:
-    """Give what a block, or the one of that name, makes of items; with `wanted` so many at most.
+    """Return a block's results for items.
 
-    Runs an event loop of its own. Raises RecipeError for params that do not fit, and what the
-    stage raises.
+    `kind` is a block or its name, `wanted` the maximum number of results, `asker` the model
+    client, such as Replies. Raise RecipeError for invalid params, and the errors of the stage.
     """
     kind = REGISTRY.find(kind) if isinstance(kind, str) else kind
     ctx = BlockContext(
@@ -124,4 +127,4 @@ def run_block(
             await stage.aclose()
         return made
 
-    return asyncio.run(run())
+    return run_sync(run())

@@ -1,7 +1,7 @@
-"""The pytest plugin: fixtures that say what a test of a pipeline wants to say, and cassettes.
+"""The pytest plugin: fixtures for tests of pipelines, and cassettes.
 
-They are found by pytest as soon as mergepoint is installed. Imports are late, so that a test run
-which uses none of them pays nothing.
+Pytest finds them once mergepoint is installed. Imports are late, so that test runs which don't use
+them pay nothing.
 """
 
 from __future__ import annotations
@@ -17,35 +17,36 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from mergepoint.testing.cassette import Cassette, Mode
+    from mergepoint.testing.cassettes import Cassette, Mode
 
 _MODES = ("once", "replay", "rewrite")
 _OPTIONS = ("name", "mode", "redact", "allow_unused")
-_LONGEST = 120  # a name with its digest and suffix; file systems take 255 bytes
+# Limit before a digest and a suffix are added; file systems allow 255 bytes.
+_LONGEST = 120
 _CASSETTE = pytest.StashKey["Cassette"]()
 
 
 @pytest.fixture
 def assert_paths() -> Callable[..., None]:
-    """Assert at which paths a ScriptedModel was called: `assert_paths(model, [path, ...])`."""
+    """Assert the paths of a ScriptedModel's calls: `assert_paths(model, [path, ...])`."""
     return _late("assert_paths")
 
 
 @pytest.fixture
 def assert_not_in_context() -> Callable[..., None]:
-    """Assert that calls were not given a text: `assert_not_in_context(model, path, text)`."""
+    """Assert that calls didn't receive a text: `assert_not_in_context(model, path, text)`."""
     return _late("assert_not_in_context")
 
 
 @pytest.fixture
 def assert_isolated() -> Callable[..., None]:
-    """Assert that calls did not see each other: `assert_isolated(model, run, "**/threads/*")`."""
+    """Assert that calls didn't see each other: `assert_isolated(model, run, "**/threads/*")`."""
     return _late("assert_isolated")
 
 
 @pytest.fixture
 def cassette_redact() -> Callable[[str], str] | None:
-    """Give the redaction of all cassettes: none. Override it in a conftest.py."""
+    """Return the redaction hook of all cassettes: none. Override it in a conftest.py."""
     return None
 
 
@@ -53,12 +54,12 @@ def cassette_redact() -> Callable[[str], str] | None:
 def cassette(
     request: pytest.FixtureRequest, cassette_redact: Callable[[str], str] | None
 ) -> Cassette:
-    """Record the calls of the test once and answer them from then on: `cassette.run(tree, ...)`.
+    """Record the test's model calls once, and replay them afterward: `cassette.run(tree, ...)`.
 
-    The file is `cassettes/<module>/<test>.jsonl` beside the test's module.
+    The file is `cassettes/<module>/<test>.jsonl` in the folder of the test's module.
     """
     from mergepoint.core.errors import MergepointError
-    from mergepoint.testing.cassette import Cassette
+    from mergepoint.testing.cassettes import Cassette
 
     item: pytest.Item = request.node
     options = _options(item)
@@ -78,12 +79,12 @@ def cassette(
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Take the option --cassettes."""
+    """Add the option --cassettes."""
     parser.getgroup("mergepoint").addoption(
         "--cassettes",
         choices=_MODES,
-        help="record cassettes that are missing (once, the default), never (replay, the default "
-        "where CI is set), or all of the selected tests anew (rewrite)",
+        help="When to record: missing cassettes (once, the default), never (replay, the default "
+        "if CI is set), or all of the selected tests (rewrite)",
     )
 
 
@@ -97,7 +98,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Refuse a marker without its fixture: the calls would be live ones."""
+    """Refuse a marker without its fixture: the calls would be live."""
     fixtures = getattr(item, "fixturenames", ())
     if item.get_closest_marker("cassette") and "cassette" not in fixtures:
         pytest.fail(
@@ -109,7 +110,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """Write or check the cassette of a test that passed, as a part of the test."""
+    """Write or check the cassette of a passed test, as part of the test."""
     result = yield
     made = pyfuncitem.stash.get(_CASSETTE, None)
     if made is not None:
@@ -123,30 +124,31 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 
 
 def _options(item: pytest.Item) -> dict[str, Any]:
-    """Give what the marks of a test, its class and its module say; the nearest wins."""
+    """Return the options of the markers on test, class, and module; the nearest wins."""
     options: dict[str, Any] = {}
     for mark in reversed(list(item.iter_markers("cassette"))):
         named = dict(zip(_OPTIONS, mark.args[:1], strict=False))
         options |= {**named, **mark.kwargs}
         if len(mark.args) > 1 or not options.keys() <= set(_OPTIONS):
             raise pytest.UsageError(
-                f"{item.nodeid}: mark cassette takes a name and {', '.join(_OPTIONS[1:])}, "
+                f"{item.nodeid}: the marker cassette takes a name and {', '.join(_OPTIONS[1:])}, "
                 f"not {mark.args} {mark.kwargs}"
             )
     return options
 
 
 def _mode(config: pytest.Config, marked: Mode) -> Mode:
-    """Give the mode: that of the command, else in CI replay, else what the mark says."""
+    """Return the mode: the command's, otherwise replay in CI, otherwise the marker's."""
     given: Mode | None = config.getoption("--cassettes")
     if given is not None:
         return given
+    # CI has no keys and must not record: a missing cassette is an error there.
     in_ci = os.environ.get("CI", "").lower() not in ("", "0", "false")
     return "replay" if in_ci else marked
 
 
 def _place(item: pytest.Item, name: str | Path | None) -> Path:
-    """Give a cassette's file: for a name beside those of the module, a Path from its folder."""
+    """Return a cassette's file: by name in the module's folder, or by a Path relative to it."""
     folder = item.path.parent
     if isinstance(name, Path):
         return folder / name
@@ -158,7 +160,7 @@ def _place(item: pytest.Item, name: str | Path | None) -> Path:
 
 
 def _safe(name: str) -> str:
-    """Give a name that is a file's name everywhere, and that no other test has."""
+    """Return a valid file name that no other test has."""
     safe = re.sub(r"[^A-Za-z0-9_.\[\]-]", "_", name)
     if safe == name and len(name) <= _LONGEST:
         return name
@@ -167,7 +169,7 @@ def _safe(name: str) -> str:
 
 
 def _late(name: str) -> Callable[..., Any]:
-    from mergepoint.testing import evidence
+    from mergepoint.testing import assertions
 
-    found: Callable[..., Any] = getattr(evidence, name)
+    found: Callable[..., Any] = getattr(assertions, name)
     return found

@@ -1,8 +1,9 @@
 """A chat-completions server on this machine that answers from a script.
 
 The wire format is OpenAI's: https://platform.openai.com/docs/api-reference/chat
-The module is longer than most because it holds three things that make no sense apart: the script,
-the wire format and the connections.
+
+The module is longer than most because it contains three parts that belong together: the script, the
+wire format, and the connections.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,10 +27,10 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeAlias, cast
 
 Body: TypeAlias = dict[str, Any]
-"""A JSON object: what was asked, or what is answered."""
+"""A JSON object: a request or a response."""
 
-Line: TypeAlias = "Reply | str | dict[str, Any]"
-"""One line of a script; text and a dict stand for a Reply of them."""
+Line: TypeAlias = "ServerReply | str | dict[str, Any]"
+"""One entry of a script; text and dicts stand for a ServerReply of them."""
 
 _CODES: Final[Mapping[int, tuple[str, str]]] = {
     400: ("invalid_request_error", "invalid_request"),
@@ -40,17 +41,30 @@ _CODES: Final[Mapping[int, tuple[str, str]]] = {
 
 
 @dataclass(frozen=True)
-class Reply:
+class ServerReply:
     """One answer of the server.
 
-    `text` is the answer, or the error's message where `status` is 400 or above. A dict is a call of
-    the tool the request offers, JSON text where it offers none. `content` goes out as it is,
-    instead of the text. `tool_calls` are `{"name", "args"}` with an optional `"id"`; args given as
-    text are sent unread. `usage` is (prompt tokens, completion tokens); without it words are
-    counted. `delay` is in seconds. With `drop_after` the connection is closed after that many
-    pieces of the answer and before its end; without a stream, halfway through the body.
+    Args:
+        text: The answer, or the error's message for a `status` of 400 or above. A dict is a call of
+            the tool that the request offers, or JSON text if it offers none.
+        status: HTTP status.
+        headers: Additional HTTP headers.
+        delay: Seconds before the answer.
+        drop_after: Number of pieces after which the connection is closed early; without a stream,
+            halfway through the body.
+        usage: Prompt and completion tokens, or the usage object as sent; by default, words are
+            counted.
+        tool_calls: `{"name", "args"}` with an optional `"id"`; args as text are sent unparsed.
+        content: Content that is sent unchanged, instead of the text.
+        finish_reason: Default: "stop" or "tool_calls".
+        fields: Additional fields of the message, such as `refusal` or `reasoning_content`.
+        cut_after: Number of pieces after which a stream ends without finish reason, usage, or
+            `[DONE]`, and without an HTTP error.
+        raw: The body itself, for responses that aren't completions: HTML, half a JSON text,
+            nothing, or a dict such as an error object with status 200.
 
-    Raises ValueError for a status that is no HTTP answer or numbers below zero.
+    Raises:
+        ValueError: The status isn't a final HTTP status, or a number is negative.
     """
 
     text: str | dict[str, Any] = ""
@@ -59,25 +73,33 @@ class Reply:
     headers: Mapping[str, str] | None = None
     delay: float = 0.0
     drop_after: int | None = None
-    usage: tuple[int, int] | None = None
+    usage: tuple[int, int] | Mapping[str, Any] | None = None
     tool_calls: Sequence[Mapping[str, Any]] = ()
     content: Any = None
+    finish_reason: str | None = None
+    fields: Mapping[str, Any] | None = None
+    cut_after: int | None = None
+    raw: str | bytes | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if not 200 <= self.status <= 599:
-            raise ValueError(f"Reply: status is {self.status}; give one from 200 to 599")
-        if self.delay < 0 or (self.drop_after or 0) < 0:
-            raise ValueError("Reply: delay and drop_after cannot be negative")
+            raise ValueError(f"ServerReply: status is {self.status}; use one from 200 to 599")
+        if self.delay < 0 or min(self.drop_after or 0, self.cut_after or 0) < 0:
+            raise ValueError("ServerReply: delay, drop_after, and cut_after can't be negative")
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """One request and the status it was answered with; `body` is empty where none could be read."""
+    """One request and the status of its answer; `body` is empty if it couldn't be read.
+
+    `connection` is the number of its connection, from 1.
+    """
 
     method: str
     path: str
     body: Body
     status: int
+    connection: int = field(default=0, compare=False)
 
 
 class _RefusedError(Exception):
@@ -85,11 +107,11 @@ class _RefusedError(Exception):
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
-        self.reply = Reply(message, status=status)
+        self.reply = ServerReply(message, status=status)
 
 
 def _disorder(messages: Sequence[Body]) -> str | None:
-    """Tell what a chat template with strictly alternating roles has against these messages."""
+    """Return the error of a chat template that requires strictly alternating roles, or None."""
     roles = [message.get("role") for message in messages]
     start = 1 if roles[:1] == ["system"] else 0
     if roles[start : start + 1] != ["user"]:
@@ -114,8 +136,8 @@ def _text(content: object) -> str:
     return str(content or "")
 
 
-def _offered(reply: Reply, body: Body) -> str | None:
-    """Name the tool that a dict answers for; None where the request wants it as content."""
+def _offered(reply: ServerReply, body: Body) -> str | None:
+    """Return the tool that a dict calls, or None if the request wants it as content."""
     choice = body.get("tool_choice")
     names = [tool["function"]["name"] for tool in body.get("tools") or ()]
     if not isinstance(reply.text, dict) or not names or choice == "none":
@@ -127,12 +149,12 @@ def _offered(reply: Reply, body: Body) -> str | None:
     raise _RefusedError(
         400,
         f"the scripted dict fits any of the tools {', '.join(names)}: "
-        "script Reply(tool_calls=[{'name': ..., 'args': ...}])",
+        "script ServerReply(tool_calls=[{'name': ..., 'args': ...}])",
     )
 
 
-def _message(reply: Reply, body: Body, number: int) -> Body:
-    """Make the assistant message of a reply."""
+def _message(reply: ServerReply, body: Body, number: int) -> Body:
+    """Return the assistant message of a reply."""
     name = _offered(reply, body)
     calls = [{"name": name, "args": reply.text}] if name else []
     made: Body = {"role": "assistant", "content": reply.content}
@@ -143,7 +165,7 @@ def _message(reply: Reply, body: Body, number: int) -> Body:
     if calls:
         made["tool_calls"] = calls
         made["content"] = made["content"] or None
-    return made
+    return {**made, **(reply.fields or {})}
 
 
 def _tool_call(index: int, call: Mapping[str, Any], number: int) -> Body:
@@ -158,7 +180,9 @@ def _tool_call(index: int, call: Mapping[str, Any], number: int) -> Body:
     }
 
 
-def _usage(reply: Reply, body: Body, message: Body) -> Body:
+def _usage(reply: ServerReply, body: Body, message: Body) -> Body:
+    if isinstance(reply.usage, Mapping):
+        return dict(reply.usage)
     calls = [call["function"]["arguments"] for call in message.get("tool_calls", ())]
     given, made = reply.usage or (
         sum(len(_text(one.get("content")).split()) for one in body["messages"]),
@@ -177,29 +201,32 @@ class _Completion:
     usage: Body
     stream: bool
     with_usage: bool
+    reason: str | None = None
 
     def _frame(self, kind: str, **fields: Any) -> Body:
         made = {"id": f"chatcmpl-{self.number}", "object": kind, "created": 0, "model": self.model}
         return {**made, **fields}
 
     def _finish(self) -> str:
-        return "tool_calls" if "tool_calls" in self.message else "stop"
+        return self.reason or ("tool_calls" if "tool_calls" in self.message else "stop")
 
     def whole(self) -> Body:
         choice = {
             "index": 0,
-            "message": {**self.message, "refusal": None},
+            "message": {"refusal": None, **self.message},
             "logprobs": None,
             "finish_reason": self._finish(),
         }
         return self._frame("chat.completion", choices=[choice], usage=self.usage)
 
     def pieces(self) -> list[Body]:
-        """Give the parts of the message that a stream carries, without its start and end."""
+        """Return the parts of the message in a stream, without its start and end."""
         content = self.message["content"]
-        parts: list[Body] = [{"content": word} for word in _words(content)]
+        known = ("role", "content", "tool_calls")
+        parts: list[Body] = [{k: v} for k, v in self.message.items() if k not in known]
+        parts += [{"content": word} for word in _words(content)]
         if isinstance(content, list):
-            parts = [{"content": [block]} for block in content]
+            parts += [{"content": [block]} for block in content]
         for index, call in enumerate(self.message.get("tool_calls", ())):
             start = {**call, "function": {"name": call["function"]["name"], "arguments": ""}}
             parts.append({"tool_calls": [{"index": index, **start}]})
@@ -209,11 +236,11 @@ class _Completion:
             ]
         return parts
 
-    def events(self, drop_after: int | None = None) -> Iterator[Body]:
-        """Give the chunks of a stream, or those that come before it is dropped."""
+    def events(self, end_after: int | None = None) -> Iterator[Body]:
+        """Yield the chunks of a stream, up to where it is dropped or cut."""
         yield self._chunk({"role": "assistant", "content": ""})
-        yield from map(self._chunk, self.pieces()[:drop_after])
-        if drop_after is not None:
+        yield from map(self._chunk, self.pieces()[:end_after])
+        if end_after is not None:
             return
         yield self._chunk({}, self._finish())
         if self.with_usage:
@@ -225,7 +252,7 @@ class _Completion:
         return self._frame("chat.completion.chunk", choices=[choice], **usage)
 
 
-def _complete(reply: Reply, body: Body, number: int) -> _Completion:
+def _complete(reply: ServerReply, body: Body, number: int) -> _Completion:
     message = _message(reply, body, number)
     return _Completion(
         number=number,
@@ -234,19 +261,20 @@ def _complete(reply: Reply, body: Body, number: int) -> _Completion:
         usage=_usage(reply, body, message),
         stream=bool(body.get("stream")),
         with_usage=bool((body.get("stream_options") or {}).get("include_usage")),
+        reason=reply.finish_reason,
     )
 
 
-def _reply(line: Line) -> Reply:
-    if isinstance(line, Reply):
+def _reply(line: Line) -> ServerReply:
+    if isinstance(line, ServerReply):
         return line
     if isinstance(line, (str, dict)):
-        return Reply(line)
-    raise TypeError(f"script: {type(line).__name__} is no reply; give Reply, str or dict")
+        return ServerReply(line)
+    raise TypeError(f"script: {type(line).__name__} isn't a reply; use ServerReply, str, or dict")
 
 
 def _read(raw: bytes) -> Body:
-    """Parse a request's body. Raises _RefusedError for what is no JSON object."""
+    """Return the parsed body of a request. Raise _RefusedError if it isn't a JSON object."""
     try:
         body = json.loads(raw)
     except ValueError as error:
@@ -260,14 +288,14 @@ def _require(body: Body) -> None:
     """Raise _RefusedError unless the body could be a chat completion's."""
     messages = body.get("messages")
     if not isinstance(body.get("model"), str):
-        raise _RefusedError(400, "model: give the name of a model")
+        raise _RefusedError(400, "model: set the name of a model")
     if not isinstance(messages, list) or not messages:
-        raise _RefusedError(400, "messages: give a list with one message at least")
+        raise _RefusedError(400, "messages: pass a list with at least one message")
     if not all(isinstance(message, dict) for message in messages):
-        raise _RefusedError(400, "messages: every one must be an object")
+        raise _RefusedError(400, "messages: each message must be an object")
 
 
-def _error(reply: Reply) -> Body:
+def _error(reply: ServerReply) -> Body:
     kind, code = _CODES.get(reply.status, ("server_error", "server_error"))
     if 400 <= reply.status < 500 and reply.status not in _CODES:
         kind, code = _CODES[400]
@@ -275,7 +303,7 @@ def _error(reply: Reply) -> Body:
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
-def _headers(reply: Reply) -> dict[str, str]:
+def _headers(reply: ServerReply) -> dict[str, str]:
     given = dict(reply.headers or {})
     if reply.status == 429 and "retry-after" not in map(str.lower, given):
         given["Retry-After"] = "1"
@@ -283,7 +311,7 @@ def _headers(reply: Reply) -> dict[str, str]:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """HTTP on one connection; what to answer is the server's business."""
+    """HTTP on one connection; the server decides the answers."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -292,42 +320,51 @@ class _Handler(BaseHTTPRequestHandler):
     def _owner(self) -> ModelServer:
         return cast("_Listener", self.server).owner
 
+    @property
+    def _number(self) -> int:
+        return cast("_Listener", self.server).number_of(self.connection)
+
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Stay silent: the server's log is the record."""
+        """Write nothing: the server's log is the record."""
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Refuse in OpenAI's form what is no request, and close the connection."""
+        """Refuse an unreadable request in OpenAI's form, and close the connection."""
         self.close_connection = True
-        # What has no readable first line counts as HTTP/0.9, which would get no status line back.
+        # A request without a readable first line counts as HTTP/0.9, which would get no status
+        # line.
         self.request_version = self.protocol_version
-        made = Exchange(getattr(self, "command", "") or "", getattr(self, "path", ""), {}, code)
-        self._owner._record(made)
-        self._send(Reply(message or explain or HTTPStatus(code).phrase, status=code))
+        asked = getattr(self, "command", "") or "", getattr(self, "path", "")
+        self._owner._record(Exchange(*asked, {}, code, self._number))
+        self._send(ServerReply(message or explain or HTTPStatus(code).phrase, status=code))
 
     def do_GET(self) -> None:
-        """Answer with the list of models, the one thing there is to get."""
+        """Answer with the list of models."""
         self._answer()
 
     def do_POST(self) -> None:
-        """Answer with the script's next line."""
+        """Answer with the script's next reply."""
         self._answer()
 
     def _answer(self) -> None:
         length = self.headers.get("Content-Length", "0")
+        # Without a length, the end of the body is unknown, and a kept-alive connection would block.
         if not length.isdigit() or "Transfer-Encoding" in self.headers:
-            self.send_error(411, "give the body's Content-Length")
+            self.send_error(411, "set the body's Content-Length")
             return
         raw = self.rfile.read(int(length))
         self.close_connection = self.close_connection or not self._owner._keep_alive
-        reply, made = self._owner._answer_to(self.command, self.path, raw)
+        reply, made = self._owner._answer_to(self.command, self.path, raw, self._number)
+        # Waiting on the event instead of sleeping lets the server close during a delay.
         if self._owner._closing.wait(reply.delay):
             self.close_connection = True
+        elif reply.raw is not None:
+            self._send_raw(reply, reply.raw)
         elif isinstance(made, _Completion) and made.stream:
             self._stream(reply, made)
         else:
             self._send(reply, made.whole() if isinstance(made, _Completion) else made)
 
-    def _head(self, reply: Reply, headers: Mapping[str, str]) -> None:
+    def _head(self, reply: ServerReply, headers: Mapping[str, str]) -> None:
         self.send_response(reply.status)
         for name, value in {**headers, **_headers(reply)}.items():
             self.send_header(name, value)
@@ -335,7 +372,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Connection", "close")
         self.end_headers()
 
-    def _send(self, reply: Reply, made: Body | None = None) -> None:
+    def _send(self, reply: ServerReply, made: Body | None = None) -> None:
         data = json.dumps(_error(reply) if made is None else made).encode()
         self._head(reply, {"Content-Type": "application/json", "Content-Length": str(len(data))})
         if reply.drop_after is not None:
@@ -343,16 +380,29 @@ class _Handler(BaseHTTPRequestHandler):
             data = data[: len(data) // 2]
         self.wfile.write(data)
 
-    def _stream(self, reply: Reply, made: _Completion) -> None:
+    def _send_raw(self, reply: ServerReply, raw: str | bytes | Mapping[str, Any]) -> None:
+        kind = "application/json"
+        if isinstance(raw, str):
+            # Clients parse by content type, so raw streams and HTML error pages need the right one.
+            kind = "text/event-stream" if raw.startswith("data:") else kind
+            kind = "text/html" if raw.startswith("<") else kind
+        text = json.dumps(raw) if isinstance(raw, Mapping) else raw
+        data = text.encode() if isinstance(text, str) else text
+        self._head(reply, {"Content-Type": kind, "Content-Length": str(len(data))})
+        self.wfile.write(data)
+
+    def _stream(self, reply: ServerReply, made: _Completion) -> None:
         kind = {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"}
         self._head(reply, kind)
-        for event in made.events(reply.drop_after):
+        cut = reply.cut_after if reply.drop_after is None else reply.drop_after
+        for event in made.events(cut):
             self._write_event(json.dumps(event))
         if reply.drop_after is not None:
             self.close_connection = True
-        else:
+            return
+        if cut is None:
             self._write_event("[DONE]")
-            self.wfile.write(b"0\r\n\r\n")
+        self.wfile.write(b"0\r\n\r\n")
 
     def _write_event(self, data: str) -> None:
         event = f"data: {data}\n\n".encode()
@@ -360,66 +410,75 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Listener(ThreadingHTTPServer):
-    """The listening socket; it knows its open connections, so that it can end them."""
+    """The listening socket; it tracks its open connections, so that it can close them."""
 
     daemon_threads = False
     request_queue_size = 256
 
     def __init__(self, owner: ModelServer) -> None:
         self.owner = owner
-        self._open: set[socket.socket] = set()
+        self._open: dict[socket.socket, int] = {}
+        self._numbers = count(1)
         self._lock = threading.Lock()
         super().__init__(("127.0.0.1", 0), _Handler)
 
     def server_bind(self) -> None:
-        """Bind without the name look-up of the base class, which may leave the machine."""
+        """Bind without the base class's name lookup, which may leave the machine."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = "127.0.0.1", self.socket.getsockname()[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Note the connection, then serve it in a thread."""
+        """Record the connection, then serve it in a thread."""
         with self._lock:
-            self._open.add(request)
+            self._open[request] = next(self._numbers)
         super().process_request(request, client_address)
+
+    def number_of(self, request: Any) -> int:
+        """Return the number of an open connection."""
+        with self._lock:
+            return self._open.get(request, 0)
 
     def shutdown_request(self, request: Any) -> None:
         """Forget the connection and close it."""
         with self._lock:
-            self._open.discard(request)
+            self._open.pop(request, None)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Stay silent where the client, or our own closing, ended the connection."""
+        """Ignore errors of connections that the client or this server closed."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
     def end(self) -> None:
-        """Stop accepting, end every connection and wait for its thread."""
+        """Stop accepting, close every connection, and wait for its thread."""
         self.shutdown()
         with self._lock:
             for connection in self._open:
+                # The client may have closed the connection in the meantime.
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
         self.server_close()
 
 
 class ModelServer:
-    """An OpenAI-compatible server on 127.0.0.1 whose answers are scripted; a context manager.
+    """An OpenAI-compatible server on 127.0.0.1 with scripted answers; a context manager.
 
-    `script` is a list of `Reply`, text or dict, used in order of requests, or a callable that is
-    given the request's body and returns one of these. It answers `POST /v1/chat/completions`, whole
-    or streamed, and `GET /v1/models` with `models`. With `alternate` it refuses, with status 400,
-    messages that do not alternate user/assistant after an optional system message, and takes
-    nothing from the script for them.
+    It answers `POST /v1/chat/completions`, whole or streamed, and `GET /v1/models`. For `POST
+    /v1/responses`, it sends replies with a `raw` body. A request without a reply gets status 400,
+    and a callable that raises gets status 500, with the reason in the error's message.
 
-    With `keep_alive` a connection serves many requests. Without it each is closed after its answer,
-    because a client library that pools connections for an event loop fails when the next loop of
-    the test finds one, and leaves it open at the end.
+    Args:
+        script: A list of `ServerReply`, text, or dict, used in order of requests, or a callable
+            that receives the request's body and returns one of these.
+        alternate: Whether to refuse, with status 400, messages that don't alternate user/assistant
+            after an optional system message. They use no reply.
+        keep_alive: Whether a connection serves many requests, like a provider's. By default, it is
+            closed after each answer, for tests that run several event loops: a client library that
+            pools connections fails if another loop finds one.
+        models: Names for `GET /v1/models`.
 
-    A request that the script has no reply for gets status 400, a callable that raises status 500;
-    the error's message says which.
-
-    Raises TypeError for a script of anything else.
+    Raises:
+        TypeError: The script is invalid.
     """
 
     def __init__(
@@ -431,7 +490,7 @@ class ModelServer:
         models: Sequence[str] = ("scripted",),
     ) -> None:
         if not (callable(script) or isinstance(script, (list, tuple))):
-            raise TypeError(f"script: give a list or a callable, not {type(script).__name__}")
+            raise TypeError(f"script: pass a list or a callable, not {type(script).__name__}")
         self._models = tuple(models)
         self._keep_alive = keep_alive
         self._closing = threading.Event()
@@ -445,7 +504,7 @@ class ModelServer:
 
     @property
     def url(self) -> str:
-        """The base URL for clients. Raises RuntimeError while the server is not open."""
+        """The base URL for clients. Raise RuntimeError while the server isn't open."""
         if self._listener is None:
             raise RuntimeError(
                 "ModelServer: not open; use it as `with ModelServer(...) as server:`"
@@ -453,8 +512,13 @@ class ModelServer:
         return f"http://127.0.0.1:{self._listener.server_port}/v1"
 
     @property
+    def connections(self) -> int:
+        """The number of connections that have carried a request."""
+        return len({exchange.connection for exchange in self.log})
+
+    @property
     def log(self) -> list[Exchange]:
-        """What was asked so far, in the order in which answers were chosen."""
+        """The requests so far, in the order in which their answers were chosen."""
         with self._lock:
             return list(self._log)
 
@@ -486,33 +550,40 @@ class ModelServer:
             self._log.append(exchange)
 
     def _answer_to(
-        self, method: str, path: str, raw: bytes
-    ) -> tuple[Reply, _Completion | Body | None]:
-        """Choose and log the answer to a request: its reply, and what to send if no error."""
+        self, method: str, path: str, raw: bytes, connection: int = 0
+    ) -> tuple[ServerReply, _Completion | Body | None]:
+        """Return the reply to a request, and the body to send if it isn't an error; log both."""
         body: Body = {}
         made: _Completion | Body | None = None
         try:
             if (method, path) == ("GET", "/v1/models"):
-                reply, made = Reply(), self._list()
+                reply, made = ServerReply(), self._list()
             elif (method, path) == ("POST", "/v1/chat/completions"):
                 body = _read(raw)
                 reply = self._next(body)
-                made = _complete(reply, body, next(self._numbers)) if reply.status < 400 else None
+                if reply.status < 400 and reply.raw is None:
+                    made = _complete(reply, body, next(self._numbers))
+            elif (method, path) == ("POST", "/v1/responses"):
+                body = _read(raw)
+                reply = self._next(body)
+                if reply.status < 400 and reply.raw is None:
+                    raise _RefusedError(400, "/v1/responses: script ServerReply(raw=...)")
             else:
-                raise _RefusedError(404, f"there is no {method} {path} here")
+                raise _RefusedError(404, f"{method} {path} isn't served here")
         except _RefusedError as error:
             reply = error.reply
         except Exception as error:  # noqa: BLE001 - whatever it is, the client must hear of it
-            reply = Reply(f"the script failed: {type(error).__name__}: {error}", status=500)
-        self._record(Exchange(method, path, body, reply.status))
+            reply = ServerReply(f"the script failed: {type(error).__name__}: {error}", status=500)
+        self._record(Exchange(method, path, body, reply.status, connection))
         return reply, made
 
     def _list(self) -> Body:
         kind = {"object": "model", "created": 0, "owned_by": "script"}
         return {"object": "list", "data": [{"id": name, **kind} for name in self._models]}
 
-    def _next(self, body: Body) -> Reply:
-        _require(body)
+    def _next(self, body: Body) -> ServerReply:
+        if "input" not in body:  # the messages of /v1/responses
+            _require(body)
         fault = _disorder(body["messages"]) if self._alternate else None
         if fault:
             raise _RefusedError(400, fault)
@@ -521,4 +592,4 @@ class ModelServer:
         with self._lock:
             if self._script:
                 return self._script.popleft()
-        raise _RefusedError(400, "the script is exhausted: add a Reply, or give a callable")
+        raise _RefusedError(400, "the script is exhausted: add a ServerReply, or pass a callable")

@@ -1,41 +1,38 @@
-"""Killed: a run that ends as by a kill of its process, in the process of the test."""
+"""Simulated crashes: a run that ends as if its process was killed, inside the test process."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Literal, Self
 
-from mergepoint.record.file_journal import FileJournal
-from mergepoint.record.file_store import FileStore
-from mergepoint.record.header import RunHeader
-from mergepoint.record.lines import encode
-from mergepoint.record.plain import record_to_plain
-from mergepoint.record.record import CallRecord
-from mergepoint.record.redact import Redact
-from mergepoint.record.store import Sync
+from mergepoint.journal.file import FileJournal, FileStore
+from mergepoint.journal.header import RunHeader
+from mergepoint.journal.lines import encode
+from mergepoint.journal.records import CallRecord, record_to_plain
+from mergepoint.journal.redact import Redact
+from mergepoint.journal.store import Sync
 
 When = Literal["before", "torn", "after"]
 
 
 class Killed(SystemExit):
-    """The end of a run that was killed.
+    """The end of a killed run.
 
-    Nothing that handles errors catches it, and it ends an event loop at once. (LangChain and
-    asyncio let `SystemExit` through from any task, and other subclasses of BaseException not.)
+    Error handlers don't catch it, and it ends an event loop immediately. (LangChain and asyncio let
+    `SystemExit` pass from any task, but not other subclasses of BaseException.)
     """
 
 
 @dataclass(frozen=True)
 class KillingStore:
-    """Keeps journals in a FileStore, and kills a run at its `at`-th record, counted from 1.
+    """A store whose runs are killed at their `at`-th record, counted from 1.
 
-    A run that is resumed counts anew. It is killed "before" the record is written, "after", or
-    when a half of its line is ("torn"), by a Killed that leaves the run. From then on nothing is
-    written any more, no transcript either. What goes on in other threads goes on, and is lost.
+    A resumed run counts from 1 again. The kill happens "before" the record is written, "after", or
+    with half of its line written ("torn"), as a Killed that leaves the run. Afterward nothing is
+    written, not even a transcript. Work in other threads continues, and is lost.
     """
 
     store: FileStore
@@ -45,40 +42,40 @@ class KillingStore:
 
     @property
     def sync(self) -> Sync:
-        """Give when what is written is flushed."""
+        """Return when written data is flushed."""
         return self.store.sync
 
     @property
     def redact(self) -> Redact | None:
-        """Give the hook that changes texts before they are written."""
+        """Return the hook that redacts texts before they are written."""
         return self.store.redact
 
     def create(self, header: RunHeader) -> MortalJournal:
-        """Begin the journal of a run that will be killed. Raises JournalError as FileStore does."""
+        """Create the journal of a run that will be killed. Raise JournalError as FileStore does."""
         return MortalJournal(self.store.create(header), at=self.at, when=self.when)
 
     def open(self, run_id: str) -> MortalJournal:
-        """Go on with a run that will be killed. Raises JournalError as FileStore does."""
+        """Open the journal of a run that will be killed. Raise JournalError as FileStore does."""
         return MortalJournal(self.store.open(run_id), at=self.at, when=self.when)
 
     def read(self, run_id: str) -> tuple[RunHeader, tuple[CallRecord, ...]]:
-        """Give header and records of a run. Raises JournalError as FileStore does."""
+        """Return header and records of a run. Raise JournalError as FileStore does."""
         return self.store.read(run_id)
 
     def has(self, run_id: str) -> bool:
-        """Say whether a run of this id has begun. Raises JournalError for an id that is none."""
+        """Return whether a run exists. Raise JournalError for an invalid id."""
         return self.store.has(run_id)
 
     def held(self, run_id: str) -> bool:
-        """Say whether a process writes a run now."""
+        """Return whether a process is writing a run."""
         return self.store.held(run_id)
 
     def runs(self) -> Sequence[str]:
-        """Give the ids of all runs."""
+        """Return the ids of all runs."""
         return self.store.runs()
 
     def folder_of(self, run_id: str) -> Path | None:
-        """Give no folder: a process that was killed writes no transcript."""
+        """Return None: a killed process writes no transcript."""
         return None
 
 
@@ -96,17 +93,18 @@ class MortalJournal:
 
     @property
     def header(self) -> RunHeader:
-        """Give what the run began with."""
+        """Return the header of the run."""
         return self._journal.header
 
     @property
     def records(self) -> tuple[CallRecord, ...]:
-        """Give all records in the order in which they were written."""
+        """Return all records in the order in which they were written."""
         return self._journal.records
 
     def append(self, record: CallRecord) -> None:
-        """Write one record, or raise Killed; a record after that one is lost."""
+        """Write one record, or raise Killed; later records are lost."""
         with self._lock:
+            # Counted under the lock: of parallel calls, exactly one may hit the kill.
             self._left -= 1
             if self._left < 0:
                 return
@@ -115,16 +113,14 @@ class MortalJournal:
             if self._left > 0:
                 return
             if self._when == "torn":
+                # Half a line is what a crash during a write leaves behind; readers must tolerate
+                # it.
                 line = encode(record_to_plain(record))
                 self._torn = line[: len(line) // 2]
         raise Killed(f"the run was killed at the record of {record.key.full_path}")
 
-    def running(self, path: str) -> AbstractContextManager[None]:
-        """Hold a root's full path while it runs."""
-        return self._journal.running(path)
-
     def close(self) -> None:
-        """Let go of the file, which then ends as the kill left it."""
+        """Close the file, which then ends as the kill left it."""
         self._journal.close()
         torn, self._torn = self._torn, b""
         if torn:

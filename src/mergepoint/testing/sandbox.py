@@ -1,4 +1,4 @@
-"""ScriptedRunner: a CodeRunner that runs nothing and plays a script."""
+"""A CodeRunner that plays a script instead of running code."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from mergepoint.agent.code_job import CodeJob
-from mergepoint.agent.code_run import CodeRun, ToolCall
+from mergepoint.sandbox.job import CodeJob, CodeRun, ToolCall
 
 Played = CodeRun | str | Callable[[CodeJob], CodeRun | str]
-"""What a run comes to: a CodeRun, an output that went well, or a function of the job."""
+"""The result of a run: a CodeRun, the output of a success, or a function of the job."""
 
 
 class ScriptedRunner:
-    """Gives what the script says, run by run, and keeps the `jobs` that it was given.
+    """Returns scripted results, run by run, and records its `jobs`.
 
-    A function in the script may call the job's tools. Raises AssertionError where the script is
-    at its end.
+    A function in the script can call the job's tools. Raise AssertionError when the script is
+    exhausted.
     """
 
     name = "scripted"
@@ -27,7 +26,7 @@ class ScriptedRunner:
         self._runs = iter(list(runs))
 
     async def run(self, job: CodeJob, *, on_output: Callable[[str], None] | None = None) -> CodeRun:
-        """Play the next run; its output is told of line by line."""
+        """Return the next result, after reporting its output line by line."""
         self.jobs.append(job)
         played = next(self._runs, None)
         if played is None:
@@ -43,11 +42,11 @@ class ScriptedRunner:
 
 
 def went_well(output: str, *tools: str) -> CodeRun:
-    """Give a run that ended with exit code 0."""
+    """Return a run that ended with exit code 0."""
     calls = tuple(ToolCall(name=tool, keywords={}) for tool in tools)
     return CodeRun(backend="", exit_code=0, output=output, tool_calls=calls)
 
 
 def failed(output: str, *, exit_code: int = 1) -> CodeRun:
-    """Give a run that ended with an error."""
+    """Return a run that ended with an error."""
     return CodeRun(backend="", exit_code=exit_code, output=output)

@@ -1,34 +1,34 @@
-"""Evidence: assertions about what calls were really given, by path."""
+"""Assertions about the context of calls, by path."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from mergepoint.core.path import select
-from mergepoint.testing.scripted import ScriptedModel, Seen
+from mergepoint.core.paths import select
+from mergepoint.testing.scripted_model import ScriptedModel, Seen
 
 
 class Responded(Protocol):
-    """A record of a call: its path and what it answered."""
+    """A recorded call: its path and its answer."""
 
     @property
     def path(self) -> str:
-        """Give the call's path."""
+        """Return the call's path."""
         ...
 
     @property
     def response(self) -> str:
-        """Give the call's answer."""
+        """Return the call's answer."""
         ...
 
 
-class Ran(Protocol):
-    """A run that tells its answered calls: a RunContext, or the result of run_generation."""
+class AnsweredRun(Protocol):
+    """A run with its answered calls: a RunContext, or the result of run_generation."""
 
     @property
     def steps(self) -> Sequence[Responded]:
-        """Give the answered calls."""
+        """Return the answered calls."""
         ...
 
 
@@ -39,9 +39,9 @@ def assert_paths(model: ScriptedModel, expected: Sequence[str]) -> None:
 
 
 def assert_not_in_context(model: ScriptedModel, path: str, *texts: str) -> None:
-    """Assert that no call at the selected paths was given any of the texts.
+    """Assert that no call at the selected paths received any of the texts.
 
-    `path` is an exact path, a unique suffix or a glob.
+    `path` is an exact path, a unique suffix, or a glob.
     """
     for call in _calls(model, path):
         for text in texts:
@@ -49,10 +49,10 @@ def assert_not_in_context(model: ScriptedModel, path: str, *texts: str) -> None:
             assert place is None, f"{call.path} was given {text!r} in message {place}"
 
 
-def assert_isolated(model: ScriptedModel, run: Ran, path: str) -> None:
-    """Assert that none of the selected calls was given what another of them answered.
+def assert_isolated(model: ScriptedModel, run: AnsweredRun, path: str) -> None:
+    """Assert that none of the selected calls received another one's answer.
 
-    Raises AssertionError too when fewer than two calls are selected: that proves nothing.
+    Raise AssertionError too if fewer than two calls are selected: that would prove nothing.
     """
     calls = _calls(model, path)
     paths = {call.path for call in calls}
@@ -70,7 +70,7 @@ def _calls(model: ScriptedModel, selector: str) -> list[Seen]:
     try:
         chosen = set(select(selector, paths))
     except LookupError as error:
-        raise AssertionError(f"no call to look at: {error}") from error
+        raise AssertionError(f"no call matches: {error}") from error
     return [call for call in model.calls if call.path in chosen]
 
 

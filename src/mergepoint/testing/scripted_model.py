@@ -1,7 +1,7 @@
-"""A chat model that plays a script and keeps what it was given.
+"""A chat model that answers from a script and records its calls.
 
-The module is longer than most: the values, the script and the model are one fake, and a user who
-wonders why it answered as it did should find the whole rule in one place.
+The module is longer than most: values, script, and model are one fake, and a user who wonders about
+an answer should find the whole rule in one place.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ Content: TypeAlias = (
     "str | AIMessage | list[str | dict[str, Any]] | dict[str, Any] | BaseModel "
     "| BaseException | None"
 )
-"""What an answer may hold; None is a message with empty content."""
+"""The possible contents of an answer; None is a message with empty content."""
 
 Scripted: TypeAlias = "Content | Answer | Callable[[tuple[BaseMessage, ...]], Any]"
-"""One line of a script; a callable is given the messages and returns any other of these."""
+"""One entry of a script; a callable receives the messages and returns any other of these."""
 
 Tool: TypeAlias = "dict[str, Any] | type | Callable[..., Any] | BaseTool"
 
@@ -72,20 +72,27 @@ class _Unset(Enum):
 
 
 class ScriptExhausted(AssertionError):
-    """The script holds no answer for a call; the text names the call and what is left."""
+    """The script has no answer for a call; the message names the call and the remaining answers."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer with its manner.
+    """One answer with its timing, usage, and errors.
 
-    `delay` is in seconds, before the first chunk. `tool_calls` are `{"name", "args"}` with an
-    optional `"id"`. `usage` is (input tokens, output tokens); without it words are counted.
-    `chunks` are the pieces a stream gives; they must join to the text. With `error` the call fails:
-    at once, or in a stream after `fail_after` chunks.
+    Args:
+        content: The answer; see ScriptedModel.
+        delay: Seconds before the first chunk.
+        tool_calls: `{"name", "args"}` with an optional `"id"`.
+        usage: Input and output tokens; by default, words are counted.
+        chunks: The pieces of a stream, which must join to the text.
+        fail_after: With `error`, the number of chunks before a stream fails.
+        error: The exception of a failing call.
+        finish_reason: Default: "stop" or "tool_calls".
+        cut_after: Number of chunks after which a stream ends without a finish reason.
 
-    Raises ValueError for fields that contradict each other, TypeError for content that no model
-    could answer with.
+    Raises:
+        ValueError: Fields contradict each other.
+        TypeError: No model could answer with the content.
     """
 
     content: Content = None
@@ -96,19 +103,21 @@ class Answer:
     chunks: Sequence[str] = ()
     fail_after: int | None = None
     error: BaseException | None = None
+    finish_reason: str | None = None
+    cut_after: int | None = None
 
     def __post_init__(self) -> None:
         _check(self.content, "Answer")
         if callable(self.content) or isinstance(self.content, Answer):
             raise TypeError("Answer: content must be a value; put the callable into the script")
         if self.delay < 0:
-            raise ValueError(f"Answer: delay is {self.delay} seconds; it cannot be negative")
+            raise ValueError(f"Answer: delay is {self.delay} seconds; it can't be negative")
         if self.fail_after is not None and (self.error is None or self.fail_after < 0):
             raise ValueError(
-                "Answer: fail_after needs a number from 0 on and error=, what to raise"
+                "Answer: fail_after must be at least 0 and needs error=, the exception"
             )
         if self.chunks and self.content is not None and "".join(self.chunks) != self._text():
-            raise ValueError("Answer: chunks do not join to the text; leave one of the two out")
+            raise ValueError("Answer: chunks don't join to the text; omit one of the two")
 
     def _text(self) -> object:
         return self.content.content if isinstance(self.content, AIMessage) else self.content
@@ -116,7 +125,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Seen:
-    """What one call gave to the model; `path` is empty where the call had none."""
+    """The data that one call sent to the model; `path` is "" if the call had none."""
 
     path: str
     messages: tuple[BaseMessage, ...]
@@ -124,16 +133,16 @@ class Seen:
 
 
 def _check(answer: object, where: str) -> None:
-    """Refuse what could never be an answer when the script is written, not when it is played."""
+    """Refuse an invalid answer when the script is written, not when it is played."""
     if isinstance(answer, BaseMessage) and not isinstance(answer, AIMessage):
-        raise TypeError(f"{where}: {type(answer).__name__} is no answer; give an AIMessage")
+        raise TypeError(f"{where}: {type(answer).__name__} isn't an answer; use an AIMessage")
     if isinstance(answer, type):
-        raise TypeError(f"{where}: {answer.__name__} is a class; give an instance of it")
+        raise TypeError(f"{where}: {answer.__name__} is a class; use an instance of it")
     values = (str, list, dict, BaseModel, BaseException, Answer, NoneType)
     if not (isinstance(answer, values) or callable(answer)):
         raise TypeError(
-            f"{where}: {type(answer).__name__} is no answer; give str, AIMessage, list of content "
-            "blocks, dict, pydantic instance, exception, Answer, None or a callable"
+            f"{where}: {type(answer).__name__} isn't an answer; use str, AIMessage, list of "
+            "content blocks, dict, pydantic instance, exception, Answer, None or a callable"
         )
 
 
@@ -150,7 +159,7 @@ def _queue(answers: object, where: str) -> deque[Scripted]:
 
 
 class _Script:
-    """Answers left and calls seen: one object, shared by every copy of a model."""
+    """The remaining answers and the calls, shared by every copy of a model."""
 
     def __init__(
         self,
@@ -160,7 +169,7 @@ class _Script:
         default: Scripted | Literal[_Unset.UNSET],
     ) -> None:
         if not isinstance(answers, (list, tuple)):
-            raise TypeError(f"answers: give a list of answers, not {type(answers).__name__}")
+            raise TypeError(f"answers: pass a list of answers, not {type(answers).__name__}")
         if default is not _Unset.UNSET:
             _check(default, "default")
         self.in_order = _queue(answers, "answers")
@@ -173,11 +182,15 @@ class _Script:
         self._per_path: Counter[str] = Counter()
         self._lock = threading.Lock()
 
+    # LangChain copies models, and a copy must use up the same script.
     def __deepcopy__(self, memo: dict[int, object]) -> Self:
         return self
 
     def take(self, seen: Seen) -> tuple[int, Scripted]:
-        """Record the call; give its number at its path and its answer. Raises ScriptExhausted."""
+        """Record the call, and return its number at its path and its answer.
+
+        Raise ScriptExhausted if no answer is left.
+        """
         prompt = seen.messages[-1].text if seen.messages else ""
         with self._lock:
             self.calls.append(seen)
@@ -190,13 +203,13 @@ class _Script:
             left = "; ".join(self._left()) or "nothing"
         raise ScriptExhausted(
             f"no answer for the call at path {seen.path!r}, whose last message starts "
-            f"{_short(str(prompt))}. The script still holds: {left}. "
-            "Add an answer, or give default="
+            f"{_short(str(prompt))}. Remaining answers: {left}. "
+            "Add an answer, or set default="
         )
 
     def _queue_for(self, path: str, prompt: str) -> deque[Scripted]:
-        # A name that fits claims the call even when its list is empty: a call too many must not
-        # eat the answers of another.
+        # A matching key claims the call even if its list is empty: an extra call must not use
+        # another call's answers.
         if path in self.by_path:
             return self.by_path[path]
         return next((q for key, q in self.by_prompt.items() if key in prompt), self.in_order)
@@ -216,8 +229,8 @@ class _Script:
             return list(self.calls)
 
 
-# langchain-core hands no run manager to _stream when it streams by tokens, so the path of the call
-# travels beside it.
+# langchain-core passes no run manager to _stream when it streams tokens, so a context variable
+# carries the call's path.
 _call_path: ContextVar[str] = ContextVar("mergepoint_scripted_path", default="")
 
 
@@ -255,7 +268,7 @@ def _usage(answer: Answer, message: AIMessage, seen: Seen) -> UsageMetadata:
 
 
 def _tool_name(value: dict[str, Any] | BaseModel, params: Mapping[str, Any]) -> str | None:
-    """Name the bound tool that a structured answer calls; None where no tool may be called."""
+    """Return the bound tool that a structured answer calls, or None if no tool may be called."""
     choice = params.get("tool_choice")
     names = [
         function.get("name", "")
@@ -286,7 +299,7 @@ def _structured(value: dict[str, Any] | BaseModel, params: Mapping[str, Any]) ->
 
 
 def _bare(answer: Answer, params: Mapping[str, Any]) -> tuple[AIMessage, Sequence[Any]]:
-    """Make the message of an answer's content; give it with the tool calls still to be put on."""
+    """Return the message of an answer's content, and the tool calls to add to it."""
     content = answer.content
     if isinstance(content, AIMessageChunk):
         content = message_chunk_to_message(content)
@@ -301,8 +314,8 @@ def _bare(answer: Answer, params: Mapping[str, Any]) -> tuple[AIMessage, Sequenc
 
 
 def _tool_calls(calls: Sequence[Mapping[str, Any]], seen: Seen, number: int) -> list[ToolCall]:
-    # Ids come from the path, not from a counter of the model: the same in every run, however
-    # parallel calls fall.
+    # Ids come from the path instead of a counter, so that they are the same in every run, in
+    # whatever order parallel calls arrive.
     where = ".".join([*filter(None, [seen.path.replace("/", ".")]), str(number)])
     return [
         tool_call(
@@ -319,7 +332,7 @@ def _chunk(source: AIMessage, content: Any = "", **fields: Any) -> AIMessageChun
 
 
 def _split(answer: Answer, message: AIMessage) -> list[AIMessageChunk]:
-    """Cut a message into chunks, with all that is not text on the last."""
+    """Return a message as chunks, with everything but the text on the last."""
     pieces: Sequence[Any] = answer.chunks
     if isinstance(message.content, list):
         pieces = [[block] for block in message.content] or [[]]
@@ -351,7 +364,7 @@ def _tool_parts(message: AIMessage) -> list[ToolCallChunk]:
 
 @dataclass(frozen=True)
 class _Play:
-    """One call under way: its answer, and the message that the answer makes."""
+    """One call in progress: its answer, and the message for it."""
 
     answer: Answer
     message: AIMessage
@@ -362,7 +375,7 @@ class _Play:
         return ChatResult(generations=[ChatGeneration(message=self.message)])
 
     def chunks(self) -> Iterator[ChatGenerationChunk]:
-        good = None if self.answer.error is None else self.answer.fail_after or 0
+        good = self.answer.cut_after if self.answer.error is None else self.answer.fail_after or 0
         for chunk in _split(self.answer, self.message)[:good]:
             yield ChatGenerationChunk(message=chunk)
         if self.answer.error is not None:
@@ -372,21 +385,25 @@ class _Play:
 class ScriptedModel(BaseChatModel):
     """A LangChain chat model that answers from a script, offline.
 
-    `answers` are given in order of calls. `by_path` holds answers for a path, which is read from
-    the call's `metadata["mergepoint"]["path"]`; `by_prompt` for a text in the last message, the
-    first key that fits wins. by_path is asked first, then by_prompt, then the order; a key that
-    fits keeps its calls, even when its list is used up. Where no answer is left `default` gives
-    one, if there is one. In by_path and by_prompt a single answer stands for a list of one.
-
     An answer is text, an AIMessage, a list of content blocks, None (empty content), an exception
-    (raised), an `Answer`, or a callable that is given the messages and returns one of these. A dict
-    or a pydantic instance becomes a call of the bound tool, or JSON text where none is bound.
+    (raised), an `Answer`, or a callable that receives the messages and returns one of these. A dict
+    or a pydantic instance becomes a call of the bound tool, or JSON text if none is bound.
 
-    Copies share one script and one list of calls. As a context manager it asserts at a clean exit
-    that the script is used up.
+    The model looks in `by_path` first, then in `by_prompt`, then in `answers`. A matching key keeps
+    its calls, even when its list is used up. Copies share one script and one list of calls. As a
+    context manager, the model asserts at a clean exit that the script is used up.
 
-    Raises ScriptExhausted in a call that the script has no answer for, TypeError for a script that
-    holds what is no answer.
+    Args:
+        answers: Answers in the order of the calls.
+        by_path: Answers by path, which comes from the call's `metadata["mergepoint"]["path"]`. A
+            single answer stands for a list of one.
+        by_prompt: Answers by a text in the last message; the first matching key wins.
+        default: Answer when no other is left.
+        **fields: Fields of the chat model.
+
+    Raises:
+        ScriptExhausted: In a call for which the script has no answer.
+        TypeError: The script contains an invalid answer.
     """
 
     model_name: str = "scripted"
@@ -407,17 +424,17 @@ class ScriptedModel(BaseChatModel):
 
     @property
     def calls(self) -> list[Seen]:
-        """What the model was given, in order of the calls' start."""
+        """The calls, in order of their start."""
         return self._script.seen()
 
     def seen_at(self, path: str) -> list[Seen]:
-        """Give the calls made at one path, in order of their start."""
+        """Return the calls made at one path, in order of their start."""
         return [seen for seen in self.calls if seen.path == path]
 
     def assert_used_up(self) -> None:
-        """Raise AssertionError, with a list of what is left, unless every answer was given."""
+        """Raise AssertionError with the remaining answers unless all were used."""
         if left := self._script.left():
-            raise AssertionError("the script is not used up, it still holds: " + "; ".join(left))
+            raise AssertionError("the script isn't used up; remaining answers: " + "; ".join(left))
 
     def __enter__(self) -> Self:
         return self
@@ -440,7 +457,8 @@ class ScriptedModel(BaseChatModel):
         return {"model_name": self.model_name}
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
-        # The base takes the provider from the class name, which a subclass made at run time changes
+        # The base class takes the provider from the class name, which subclasses created at run
+        # time change.
         params = super()._get_ls_params(stop=stop, **kwargs)
         params["ls_provider"] = "scripted"
         return params
@@ -452,7 +470,7 @@ class ScriptedModel(BaseChatModel):
         tool_choice: str | None = None,
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        """Give a model whose calls carry the tools, in OpenAI's form, as `params["tools"]`."""
+        """Return a model whose calls carry the tools, in OpenAI's form, as `params["tools"]`."""
         if tool_choice is not None:
             kwargs["tool_choice"] = tool_choice
         return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], **kwargs)
@@ -468,6 +486,7 @@ class ScriptedModel(BaseChatModel):
             params = {**params, "stop": stop}
         seen = Seen(
             path=_path_in(run_manager.metadata) if run_manager else _call_path.get(),
+            # Copies, because the caller may change its messages after the call.
             messages=tuple(message.model_copy(deep=True) for message in messages),
             params=deepcopy(params),
         )
@@ -488,6 +507,7 @@ class ScriptedModel(BaseChatModel):
             "finish_reason": "tool_calls" if message.tool_calls else "stop",
             "model_name": self.model_name,
             **message.response_metadata,
+            **({"finish_reason": answer.finish_reason} if answer.finish_reason else {}),
         }
         return message
 
@@ -540,7 +560,7 @@ class ScriptedModel(BaseChatModel):
             if run_manager:
                 await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
             yield chunk
-            # Streams of calls made at the same time interleave, as they do with a real provider.
+            # Parallel streams interleave, as they do with a real provider.
             await asyncio.sleep(0)
 
     @override
@@ -584,7 +604,8 @@ class ScriptedModel(BaseChatModel):
         full = ensure_config(config)
         made = super().stream(input, config, stop=stop, **kwargs)
         with closing(cast("Generator[AIMessageChunk, None, None]", made)) as chunks:
-            # The path is read before the first chunk; set for longer it would show in the caller.
+            # The path is read before the first chunk; a longer scope would leak into the caller's
+            # context.
             with _called(full.get("callbacks"), full.get("metadata"), self.metadata):
                 first = next(chunks, None)
             if first is not None:

@@ -1,35 +1,31 @@
-"""Lettering: text made safe to show, measured and wrapped in cells of a monospaced font."""
+"""Text layout: text made safe to print, measured and wrapped in cells of a monospaced font."""
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterator
 
-# Overrides and isolates of direction can make a drawn name read as another one.
-_TURNS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-_BREAKS = frozenset("\u2028\u2029")
+# Control characters, unpaired surrogates, line separators, and non-characters; also direction
+# overrides and isolates, which can make a drawn name read as another one.
+_HIDDEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufdd0-\ufdef"
+    + "".join(f"{chr(plane << 16 | 0xFFFE)}{chr(plane << 16 | 0xFFFF)}" for plane in range(17))
+    + "]"
+)
 
 
 def shown(text: str, *, keep: str = "") -> str:
-    r"""Give text in which characters that cannot be seen are written as `\x1b` or `\u202e`.
+    r"""Return text in which invisible characters are written as `\x1b` or `\u202e`.
 
-    These are control characters, halves of surrogate pairs, non-characters, line separators and
-    marks that turn the direction of reading. Those in `keep` stay as they are.
+    These are control characters, unpaired surrogates, non-characters, line separators, and
+    direction marks. Characters in `keep` stay unchanged.
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(
-        character if character in keep or not _hidden(character) else _escape(character)
-        for character in text
-    )
-
-
-def _hidden(character: str) -> bool:
-    if character in _TURNS or character in _BREAKS:
-        return True
-    point = ord(character)
-    return unicodedata.category(character) in ("Cc", "Cs") or (
-        point & 0xFFFE == 0xFFFE or 0xFDD0 <= point <= 0xFDEF
+    return _HIDDEN.sub(
+        lambda found: found[0] if found[0] in keep else _escape(found[0]),
+        text,
     )
 
 
@@ -41,7 +37,7 @@ def _escape(character: str) -> str:
 
 
 def cells(text: str) -> int:
-    """Give the width of a text in cells: East Asian wide characters take two, marks none."""
+    """Return the width of a text in cells: East Asian wide characters take two, marks none."""
     if text.isascii():
         return len(text)
     return sum(map(_cells, text))
@@ -54,9 +50,9 @@ def _cells(character: str) -> int:
 
 
 def clip(text: str, width: int) -> str:
-    """Give the text, cut to a width (three or more) with an ellipsis where it is cut.
+    """Return the text, cut to a width of three or more, with an ellipsis if it was cut.
 
-    Marks take no cell, so characters are counted too: no more than four a cell.
+    Marks take no cell, so characters are counted too: at most four per cell.
     """
     if len(text) <= 4 * width and cells(text) <= width:
         return text
@@ -64,7 +60,7 @@ def clip(text: str, width: int) -> str:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Give the lines of a text, none wider than `width`; words that are wider are broken."""
+    """Return the lines of a text, none wider than `width`; wider words are broken."""
     lines: list[str] = []
     for line in text.split("\n"):
         lines += _wrapped(line, width)
@@ -72,7 +68,7 @@ def wrap(text: str, width: int) -> list[str]:
 
 
 def _wrapped(line: str, width: int) -> list[str]:
-    """Wrap at single spaces, so that indents and double spaces stay where they are."""
+    """Return a line wrapped at single spaces, which preserves indents and double spaces."""
     lines: list[str] = []
     current = ""
     for number, word in enumerate(line.split(" ")):
@@ -88,7 +84,7 @@ def _wrapped(line: str, width: int) -> list[str]:
 
 
 def _pieces(text: str, width: int) -> Iterator[str]:
-    """Cut a text into pieces of at most a width, or of one character where that is wider."""
+    """Yield pieces of a text of at most a width, or of one wider character."""
     start, used = 0, 0
     for end, character in enumerate(text):
         used += _cells(character)

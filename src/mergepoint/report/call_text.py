@@ -1,15 +1,30 @@
-"""Text of a CallView: plain, wrapped and aligned, for a terminal or a file."""
+"""Views of calls as plain text, wrapped and aligned, for a terminal or a file."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from mergepoint.report.call_view import CallView, Decided, Exit, Fate, Inside, Read, Seen
-from mergepoint.report.lettering import cells, shown, wrap
-from mergepoint.tree.template import as_text
+from mergepoint.core.paths import SEPARATOR
+from mergepoint.journal.transcript import Transcript
+from mergepoint.report.text_layout import cells, shown, wrap
+from mergepoint.report.transcript_index import Sight as Sight
+from mergepoint.report.views import (
+    CallView,
+    Fate,
+    GateOutcome,
+    InnerModelCall,
+    InRecipe,
+    MergePoint,
+    Read,
+    SeenMessage,
+    StageWrites,
+    ToolRound,
+)
+from mergepoint.tree.prompts import as_text
 
 _ORIGINS = {
     "given": "given to the run",
@@ -18,15 +33,16 @@ _ORIGINS = {
     "prompt": "its own prompt",
 }
 _LEAST = 40
-_WORDS = {"step": "call", "call": "call", "gate": "gate"}
+_WORDS = {"step": "call", "call": "call", "tool": "tool", "gate": "gate"}
+_ANSWERER = {"step": "model", "call": "function", "tool": "function"}
 _READER = {"step": "Its prompt", "call": "It"}
 
 
 def to_text(view: CallView, *, width: int = 88, lines: int | None = None) -> str:
-    """Give a call as text of at most `width` cells (40 or more).
+    """Return a call as text of at most `width` cells (40 or more).
 
-    With `lines`, each message is cut after so many; by default all is shown. Characters that
-    could steer a terminal are written as escapes.
+    `lines` limits each message; by default, all lines are shown. Characters that could control a
+    terminal are written as escapes.
     """
     page = _Page(max(width, _LEAST), lines)
     page.table("", _about(view))
@@ -38,19 +54,39 @@ def to_text(view: CallView, *, width: int = 88, lines: int | None = None) -> str
 
 
 def _called(page: _Page, view: CallView) -> None:
-    page.messages("It would have seen" if view.left_out else "It saw", view.seen)
+    for number, error in enumerate(view.earlier_errors, start=1):
+        page.head(f"Failed attempt {number}")
+        page.text(f"{error.get('type')}: {error.get('message')}", 2)
+        page.refused(error, error.get("answer"))
+    if view.kind != "tool":
+        page.messages("It would have seen" if view.left_out else "It saw", view.seen)
     if view.reads:
         page.head(f"{_READER[view.kind]} read {_count(len(view.reads), 'key')}")
         widest = max(cells(shown(read.key)) for read in view.reads)
         for read in view.reads:
             page.read(read, widest)
+    _ended(page, view)
+    if view.fate is not None:
+        page.head("What became of the answer")
+        page.table("  ", _became(view.fate))
+    if view.kind == "tool":
+        page.head("What became of the answer")
+        page.table("  ", [("read by", f"the model of {view.path.rpartition(SEPARATOR)[0]}")])
+    if view.in_recipe is not None:
+        _in_recipe(page, view.in_recipe)
+
+
+def _ended(page: _Page, view: CallView) -> None:
+    """Add the inner calls of a call, and its answer or error."""
+    if view.rounds:
+        page.head(f"It called tools in {_count(len(view.rounds), 'round')}")
+        for number, found in enumerate(view.rounds, start=1):
+            page.round(number, found)
     if view.error is not None:
         page.head("It was left out" if view.left_out else "It failed")
         what = "" if view.left_out else f"{view.error['type']}: "
         page.text(f"{what}{view.error['message']}", 2)
-        if view.unusable and view.unusable.strip():
-            page.text("The answer that was refused:", 2)
-            page.text(view.unusable, 4)
+        page.refused(view.error, view.unusable)
     for inside in view.inside:
         page.head(f"Inside, it called {inside.model or 'a model'}")
         page.table("  ", [("asked", inside.prompt), ("said", _told_inside(inside))])
@@ -60,17 +96,42 @@ def _called(page: _Page, view: CallView) -> None:
     elif view.kind == "call" and view.error is None:
         page.head("It gave the value")
         page.text(as_text(view.value), 2)
-    if view.fate is not None:
+
+
+def _in_recipe(page: _Page, about: InRecipe) -> None:
+    page.head("What it worked on")
+    place = f"{about.thing} at {about.around}" if about.thing else f"inside of {about.around}"
+    made_by = list(_listed("made by", map(_passage, about.before)))
+    page.table("  ", [("Thing" if about.thing else "place", place), *made_by])
+    if about.thing:
         page.head("What became of the answer")
-        page.table("  ", _became(view.fate))
+        page.table("  ", list(_used(about)))
 
 
-def _told_inside(inside: Inside) -> str:
+def _used(about: InRecipe) -> Iterator[tuple[str, str]]:
+    if not about.known:
+        yield "unknown", "the run has not come to its end"
+        return
+    if about.made is None:
+        yield "unused", "no Thing that left the stage holds it"
+        return
+    yield "wrote", _passage(about.made)
+    yield from _listed("then", map(_passage, about.after))
+    yield "result", ", ".join(about.results) or "nothing came out of it"
+
+
+def _passage(made: StageWrites) -> str:
+    wrote = ", ".join(made.wrote) or "nothing"
+    by = f" by {', '.join(made.calls)}" if made.calls else ""
+    return f"{made.stage}: {wrote} of {made.thing}{by}"
+
+
+def _told_inside(inside: InnerModelCall) -> str:
     error = inside.error
     return inside.answer if error is None else f"{error['type']}: {error['message']}"
 
 
-def _decided(page: _Page, gate: Decided) -> None:
+def _decided(page: _Page, gate: GateOutcome) -> None:
     page.messages("It held back", gate.held)
     page.values(gate.held_outputs)
     if gate.question:
@@ -89,7 +150,7 @@ def _decided(page: _Page, gate: Decided) -> None:
 
 
 class _Page:
-    """Lines of text, wrapped as they come."""
+    """Lines of text, wrapped to a width."""
 
     def __init__(self, width: int, most: int | None) -> None:
         self.lines: list[str] = []
@@ -100,7 +161,7 @@ class _Page:
         self.lines += ["", words]
 
     def text(self, words: str, indent: int) -> None:
-        """Add a text of many lines, cut to the most that is wanted."""
+        """Add a text, cut to the maximum number of lines."""
         plain = shown(words.replace("\r\n", "\n").expandtabs(4), keep="\n").rstrip()
         found = wrap(plain, self._width - indent)
         if self._most is not None and len(found) > self._most:
@@ -108,8 +169,15 @@ class _Page:
             found = [*found[: self._most], f"… {_count(left_out, 'line')} more"]
         self.lines += [(" " * indent + line).rstrip() for line in found]
 
+    def refused(self, error: Mapping[str, Any], answer: str | None) -> None:
+        """Add a refused answer, with the position of its problem."""
+        if answer and answer.strip():
+            at = ", ".join(f"{name} {value}" for name, value in error.get("position", {}).items())
+            self.text(f"The answer that was refused{f' ({at})' if at else ''}:", 2)
+            self.text(answer, 4)
+
     def table(self, indent: str, rows: Sequence[tuple[str, str]], *, least: int = 0) -> None:
-        """Add rows of a word, of `least` cells or more, and what it says, aligned."""
+        """Add aligned rows of a label, at least `least` cells wide, and its text."""
         stem = max([least, *(cells(word) for word, _ in rows)]) + 2
         room = self._width - len(indent) - stem
         for word, says in rows:
@@ -118,11 +186,23 @@ class _Page:
             self.lines.append(f"{indent}{word}{gap}{first}".rstrip())
             self.lines += [f"{indent}{' ' * stem}{line}" for line in others]
 
-    def messages(self, words: str, seen: Sequence[Seen]) -> None:
+    def messages(self, words: str, seen: Sequence[SeenMessage]) -> None:
         """Add messages under a heading."""
         self.head(f"{words} {_count(len(seen), 'message')}")
         for number, message in enumerate(seen, start=1):
             self.message(number, message)
+
+    def round(self, number: int, found: ToolRound) -> None:
+        """Add an answer that called tools, each with its result."""
+        indent = 4 + len(str(number))
+        self.table("  ", [(str(number), found.said.strip() or "(no text)")])
+        for call in found.calls:
+            args = call.args if isinstance(call.args, Mapping) else {"": call.args}
+            given = ", ".join(_param(*pair) for pair in args.items())
+            state = "failed" if call.failed else "no result" if call.result is None else ""
+            about = ", ".join(filter(None, [call.path, state]))
+            self.text(f"{call.name}({given}){f'  {about}' if about else ''}", indent)
+            self.text(call.result or "", indent + 2)
 
     def values(self, outputs: Mapping[str, Any]) -> None:
         """Add outputs with their keys."""
@@ -131,7 +211,7 @@ class _Page:
             self.table("  ", [(shown(key), "captured")])
             self.text(as_text(value), 4)
 
-    def message(self, number: int, seen: Seen) -> None:
+    def message(self, number: int, seen: SeenMessage) -> None:
         if number > 1:
             self.lines.append("")
         origin = f"made by {seen.path}" if seen.path else _ORIGINS[seen.origin]
@@ -159,7 +239,7 @@ def _about(view: CallView) -> list[tuple[str, str]]:
     when = datetime.fromtimestamp(view.started, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     rows = [(_WORDS[view.kind], view.path), ("run", view.run_id)]
     if view.kind != "gate":
-        rows.append(("model" if view.kind == "step" else "function", view.model or "unknown"))
+        rows.append((_ANSWERER[view.kind], view.model or "unknown"))
     if view.params:
         rows.append(("params", ", ".join(_param(*pair) for pair in view.params.items())))
     again = f", attempt {view.attempt}" if view.attempt > 1 else ""
@@ -168,9 +248,10 @@ def _about(view: CallView) -> list[tuple[str, str]]:
         rows.append(("tokens", _tokens(view.usage)))
     if view.view != "as_is":
         rows.append(("sent", f"{view.view}: neighbours of one role joined"))
-    rows += [
-        ("earlier", f"{error.get('type')}: {error.get('message')}") for error in view.earlier_errors
-    ]
+    if view.truncated:
+        rows.append(("truncated", f"{view.truncated}: the answer was cut off, and accepted"))
+    if view.earlier_errors:
+        rows.append(("earlier", _count(len(view.earlier_errors), "failed attempt")))
     return rows
 
 
@@ -207,7 +288,7 @@ def _listed(word: str, items: Sequence[str] | Iterator[str]) -> Iterator[tuple[s
         yield ("" if number else word, item)
 
 
-def _exit(exit_: Exit) -> str:
+def _exit(exit_: MergePoint) -> str:
     return f"{exit_.path} ({exit_.mode})"
 
 
@@ -221,3 +302,23 @@ def _tokens(usage: Mapping[str, Any]) -> str:
 
 def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+FORMAT = "mergepoint.call/1"
+
+
+def call_view(transcript: Transcript, path: str) -> CallView:
+    """Return the call at a path, which is exact or a unique suffix of whole names.
+
+    To view many calls of one run, create one Sight and query it. Raise LookupError that lists the
+    available calls, or explains why the node has none.
+    """
+    sight = Sight(transcript)
+    return sight.call(sight.find(path))
+
+
+def to_json(view: CallView) -> dict[str, Any]:
+    """Return a call as JSON data."""
+    plain = json.dumps({"format": FORMAT, **dataclasses.asdict(view)}, default=str)
+    data: dict[str, Any] = json.loads(plain)
+    return data

@@ -1,4 +1,4 @@
-"""StochasticModel: answers by chance, seeded, for simulating how well a recipe does.
+"""A seeded model with random answers, for simulating how well a recipe works.
 
 model = StochasticModel(lambda rng, prompt: "right" if rng.random() < 0.6 else "wrong")
 """
@@ -20,10 +20,10 @@ Chance = Callable[[random.Random, str], str | Mapping[str, Any]]
 
 
 class StochasticModel(BaseChatModel):
-    """A model whose answer is drawn: `chance` is given random numbers and the last message's text.
+    """A model whose answer is drawn by `chance` from random numbers and the last message's text.
 
-    It returns text, or a mapping where structured output is asked for. The same seed gives the
-    same answers in the order of the calls.
+    `chance` returns text, or a mapping for structured output. The same seed produces the same
+    answers in the order of the calls.
     """
 
     chance: Chance
@@ -31,7 +31,7 @@ class StochasticModel(BaseChatModel):
     _rng: random.Random = PrivateAttr()
 
     def model_post_init(self, context: Any, /) -> None:
-        """Begin the random numbers."""
+        """Seed the random generator."""
         self._rng = random.Random(self.seed)  # noqa: S311  (a simulation, no secrets)
 
     @property
@@ -39,7 +39,7 @@ class StochasticModel(BaseChatModel):
         return "stochastic"
 
     def with_structured_output(self, schema: Any, **kwargs: Any) -> Runnable[Any, Any]:
-        """Give a model whose answers are read as the schema; always with the raw answer beside."""
+        """Return a model whose answers are parsed by the schema, together with the raw answers."""
 
         def read(message: AIMessage) -> dict[str, Any]:
             try:
@@ -48,6 +48,7 @@ class StochasticModel(BaseChatModel):
                 return {"raw": message, "parsed": None, "parsing_error": error}
             return {"raw": message, "parsed": parsed, "parsing_error": None}
 
+        # LangChain's own version needs tool calls, which this model doesn't produce.
         return self | RunnableLambda(read)
 
     def _generate(

@@ -1,0 +1,330 @@
+"""Values with predictable behavior for tests of trees and recipes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.runnables import Runnable, RunnableConfig
+
+from mergepoint.core.state import last_response
+from mergepoint.testing.answers import line
+from mergepoint.tree.decision import Question
+from mergepoint.tree.prompts import CallContext, PromptContext, Reads, as_text
+
+Part = tuple[str, ...]
+
+SAFE_PARTS = ("text", "read", "last", "count", "keys", "path", "draw", "spoil")
+BROKEN_PARTS = ("raise", "none", "number")
+
+
+class PromptFault(Exception):
+    """Error of a random tree's prompt function that was told to fail."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """A prompt function that joins its parts with spaces.
+
+    Parts: `("text", words)`; `("read", key)`; `("last",)`, the last message's text; `("count",)`,
+    the number of messages; `("keys",)`, the keys captured so far; `("path",)`; `("draw",)`, a
+    random number of the run; `("spoil",)`, nothing, but it tries to change its arguments. With one
+    of BROKEN_PARTS, the prompt fails: it raises PromptFault, or returns None or a number.
+
+    `defaults` makes reads optional. With `declared=False`, its reads are unknown before the run.
+    With `blocks=True`, it returns content blocks instead of text.
+    """
+
+    parts: Sequence[Part]
+    _: KW_ONLY
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    declared: bool = True
+    blocks: bool = False
+
+    @property
+    # The attribute that the decorator `reads` would set.
+    def __mergepoint_reads__(self) -> Reads | None:
+        if not self.declared:
+            return None
+        keys = [part[1] for part in self.parts if part[0] == "read"]
+        return Reads(tuple(dict.fromkeys(keys)), self.defaults)
+
+    def __call__(self, ctx: PromptContext) -> Any:
+        """Return the prompt, or raise PromptFault if a part says so."""
+        kinds = {part[0] for part in self.parts}
+        if "raise" in kinds:
+            raise PromptFault("told to fail")
+        if "none" in kinds:
+            return None
+        if "number" in kinds:
+            return 7
+        pieces = [_SAYS[part[0]](ctx, part) for part in self.parts]
+        text = " ".join(piece for piece in pieces if piece)
+        return [{"type": "text", "text": text}] if self.blocks else text
+
+
+def _last(ctx: PromptContext) -> str:
+    return str(ctx.messages[-1].text) if ctx.messages else "nothing"
+
+
+def _spoil(ctx: PromptContext) -> str:
+    for message in ctx.messages:
+        message.content = "spoiled"
+        message.id = "spoiled"
+    for value in [*ctx.inputs.values(), *ctx.outputs.values()]:
+        if isinstance(value, list):
+            value.append("spoiled")
+    return ""
+
+
+_SAYS: Mapping[str, Callable[[PromptContext, Part], str]] = {
+    "text": lambda ctx, part: part[1],
+    "read": lambda ctx, part: as_text(ctx.read(part[1])),
+    "last": lambda ctx, part: _last(ctx),
+    "count": lambda ctx, part: str(len(ctx.messages)),
+    "keys": lambda ctx, part: ",".join(sorted(ctx.outputs)),
+    "path": lambda ctx, part: ctx.path,
+    "draw": lambda ctx, part: str(ctx.rng.randrange(1_000_000)),
+    "spoil": lambda ctx, part: _spoil(ctx),
+}
+
+
+class ToldToFail(Exception):
+    """Error of a random tree's function that was told to fail."""
+
+
+def digest(path: str, messages: Iterable[BaseMessage], outputs: Mapping[str, Any]) -> str:
+    """Return eight hexadecimal digits from a path, messages, and outputs."""
+    told = json.dumps(
+        [path, [line(message) for message in messages], dict(outputs)], sort_keys=True
+    )
+    return hashlib.blake2b(told.encode(), digest_size=4).hexdigest()
+
+
+def spoil(messages: Iterable[BaseMessage], values: Iterable[Any]) -> None:
+    """Try to change messages and values in place."""
+    for message in messages:
+        message.content = "spoiled"
+        message.id = "spoiled"
+    for value in values:
+        if isinstance(value, list):
+            value.append("spoiled")
+
+
+SAFE_WORDS = ("approve", "yes", "edit", "outputs", "reject", "no", "feedback")
+BROKEN_WORDS = ("raise", "odd")
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """A gate's decision function that picks one of its words by a digest of the question.
+
+    `approve` and `yes`; `reject` and `no`; `feedback`, a rejection with a reason; `edit`, another
+    text instead of the response (JSON if it is structured); and `outputs`, another value instead of
+    the first output. If there is nothing to replace, it approves. With one of BROKEN_WORDS, it
+    raises ToldToFail or returns an invalid decision. With `spoils`, it tries to change the
+    question.
+    """
+
+    words: Sequence[str]
+    _: KW_ONLY
+    spoils: bool = False
+
+    def __call__(self, question: Question) -> Any:
+        """Return the decision, or raise ToldToFail if the word says so."""
+        kept = question.kept
+        seen = digest(f"{question.path}?{question.text}", kept.messages, kept.outputs)
+        keys = sorted(kept.outputs)
+        has_text = last_response(kept.messages) is not None or question.capture_key in keys
+        if self.spoils:
+            spoil(kept.messages, kept.outputs.values())
+        word = self.words[int(seen, 16) % len(self.words)]
+        if word == "raise":
+            raise ToldToFail("the answerer was told to fail")
+        if word == "edit" and has_text:
+            text = json.dumps({"edited": seen}) if question.structured else f"edited {seen}"
+            return {"decision": "edit", "text": text, "feedback": "better so"}
+        if word == "outputs" and keys:
+            return {"decision": "edit", "outputs": {keys[0]: ["edited", seen]}}
+        if word == "feedback":
+            return {"decision": "reject", "feedback": f"not {seen}"}
+        said = {"yes": True, "no": False, "reject": "reject", "odd": "perhaps"}
+        return said.get(word, "approve")
+
+
+FORMS = ("new", "whole", "one", "mapping")
+
+
+@dataclass(frozen=True)
+class Spoken(Runnable[Any, Any]):
+    """A Runnable that answers messages with a digest of them.
+
+    `form`: "new", a list of the new messages; "whole", the conversation with the new messages;
+    "one", a single message; "mapping", a result like a graph's. With `asks`, a user's message comes
+    first.
+    """
+
+    form: str = "new"
+    _: KW_ONLY
+    asks: bool = False
+
+    def invoke(
+        self,
+        input: list[BaseMessage],  # noqa: A002  (LangChain's name)
+        config: RunnableConfig | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Return the messages."""
+        said = AIMessage(f"spoken {digest('', input, {})}")
+        new: list[BaseMessage] = [HumanMessage("And?"), said] if self.asks else [said]
+        if self.form == "one":
+            return said
+        if self.form == "mapping":
+            return {"messages": [*input, *new], "score": [len(input)], "nothing": {}}
+        return [*input, *new] if self.form == "whole" else new
+
+
+COUNTED = ("messages", "key", "whim")
+BROKEN_COUNTS = ("raise", "number")
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """A loop condition that depends only on the loop's state after an iteration.
+
+    `of="messages"`: true once there are `count` messages; "key": once the number under `key` is
+    `count`; "whim": in one of `count` cases, depending on the whole state. With one of
+    BROKEN_COUNTS, it raises ToldToFail, or returns a number instead of a bool.
+    """
+
+    count: int
+    _: KW_ONLY
+    of: str = "messages"
+    key: str = ""
+
+    def __call__(self, ctx: PromptContext) -> Any:
+        """Return whether the loop may end, or raise ToldToFail if told to."""
+        if self.of == "raise":
+            raise ToldToFail("until was told to fail")
+        if self.of == "number":
+            return 1
+        if self.of == "whim":
+            return int(digest(ctx.path, ctx.messages, ctx.outputs), 16) % self.count == 0
+        if self.of == "messages":
+            return len(ctx.messages) >= self.count
+        value = ctx.outputs.get(self.key)
+        return isinstance(value, int) and value >= self.count
+
+
+SAFE_RESULTS = ("seen", "count", "list", "map", "flag", "read", "draw", "spoil", "ask")
+BROKEN_RESULTS = ("raise", "odd", "blank")
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A function that returns plain data about its context.
+
+    `gives`: "seen", a string; "count", the number of messages; "list" and "map", more data; "flag",
+    a bool; "read", the values of its `keys`; "next", the value of `counter` plus one (from 1);
+    "draw", a random number of the run; "spoil", a string, but it tries to change its arguments;
+    "ask", the answers of the run's model to two questions, the second about the first answer. With
+    arguments, it returns those as well. With one of BROKEN_RESULTS, it fails: it raises ToldToFail,
+    or returns something other than plain data, or None.
+
+    `defaults` makes reads optional. With `declared=False`, its reads are unknown before the run.
+    With `late=True`, it is async.
+    """
+
+    gives: str
+    _: KW_ONLY
+    keys: Sequence[str] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    counter: str = ""
+    declared: bool = True
+    late: bool = False
+
+    @property
+    # The attribute that the decorator `reads` would set.
+    def __mergepoint_reads__(self) -> Reads | None:
+        if not self.declared:
+            return None
+        if self.counter:
+            return Reads((self.counter,), {self.counter: 0})
+        return Reads(tuple(dict.fromkeys((*self.keys, *self.defaults))), self.defaults)
+
+    def __call__(self, ctx: CallContext, **given: Any) -> Any:
+        """Return the result, or raise ToldToFail if told to."""
+        return self._later(ctx, given) if self.late else self._result(ctx, given)
+
+    async def _later(self, ctx: CallContext, given: Mapping[str, Any]) -> Any:
+        if self.gives != "ask":
+            return self._result(ctx, given)
+        model = ctx.model()
+        first = await model.ainvoke(_FIRST)
+        second = await model.ainvoke(_SECOND.format(first.text))
+        return self._told([str(first.text), str(second.text)], given)
+
+    def _result(self, ctx: CallContext, given: Mapping[str, Any]) -> Any:
+        return self._told(_GIVES[self.gives](self, ctx), given)
+
+    def _told(self, found: Any, given: Mapping[str, Any]) -> Any:
+        if not given:
+            return found
+        told = {"given": dict(given), "found": found}
+        if self.gives == "spoil":
+            told["given"] = {name: str(value) for name, value in given.items()}
+            spoil((), given.values())
+        return told
+
+
+def _seen(ctx: CallContext) -> str:
+    return digest(ctx.path, ctx.messages, ctx.outputs)
+
+
+def _fail(function: Counted, ctx: CallContext) -> Any:
+    raise ToldToFail("the function was told to fail")
+
+
+def _next(function: Counted, ctx: CallContext) -> int:
+    value = ctx.read(function.counter)
+    return value + 1 if isinstance(value, int) else 1
+
+
+_FIRST = "First?"
+_SECOND = "And after {}?"
+
+
+def _asked(function: Counted, ctx: CallContext) -> list[str]:
+    model = ctx.model()
+    first = model.invoke(_FIRST)
+    return [str(first.text), str(model.invoke(_SECOND.format(first.text)).text)]
+
+
+def _spoilt(function: Counted, ctx: CallContext) -> str:
+    seen = _seen(ctx)
+    spoil(ctx.messages, [*ctx.inputs.values(), *ctx.outputs.values()])
+    return f"spoiled {seen}"
+
+
+_GIVES: Mapping[str, Callable[[Counted, CallContext], Any]] = {
+    "seen": lambda function, ctx: f"seen {_seen(ctx)}",
+    "count": lambda function, ctx: len(ctx.messages),
+    "list": lambda function, ctx: [len(ctx.messages), _seen(ctx), sorted(ctx.outputs)],
+    "map": lambda function, ctx: {"seen": _seen(ctx), "deep": [{"ä": ctx.path}]},
+    "flag": lambda function, ctx: int(_seen(ctx), 16) % 2 == 0,
+    "read": lambda function, ctx: [
+        _seen(ctx),
+        *(ctx.read(key) for key in (*function.keys, *function.defaults)),
+    ],
+    "next": _next,
+    "draw": lambda function, ctx: str(ctx.rng.randrange(1_000_000)),
+    "spoil": _spoilt,
+    "ask": _asked,
+    "raise": _fail,
+    "odd": lambda function, ctx: {"a set": {1}},
+    "blank": lambda function, ctx: None,
+}
