@@ -7,6 +7,8 @@ import json
 import os
 import pty
 import re
+import select
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -93,6 +95,10 @@ tree = Block([Step("Write a line.", name="draft"), Step(stop, name="stop")], nam
 '''
 
 
+SILENT = 60.0
+"""Seconds after which a command that shows nothing new on its terminal counts as hanging."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a command left: its exit code and what it wrote."""
@@ -103,7 +109,7 @@ class Outcome:
 
     @property
     def data(self) -> Any:
-        """Give stdout as the JSON that all of it has to be."""
+        """Return stdout as the JSON that all of it has to be."""
         return json.loads(self.out)
 
 
@@ -115,7 +121,7 @@ def command(*args: str, given: str | None = None) -> Outcome:
 
 
 def line(*args: str) -> list[str]:
-    """Give the words that start the command as a process."""
+    """Return the words that start the command as a process."""
     return [sys.executable, "-m", "mergepoint.apps.cli", *args]
 
 
@@ -135,18 +141,18 @@ def process(*args: str, env: Mapping[str, str] | None = None) -> Outcome:
 
 
 def transcripts(folder: str = "runs") -> Sequence[Path]:
-    """Give the transcripts below a folder."""
+    """Return the transcripts below a folder."""
     return sorted(Path(folder).glob("*/transcript.json"))
 
 
 def only_transcript(folder: str = "runs") -> Any:
-    """Give the data of the only transcript below a folder."""
+    """Return the data of the only transcript below a folder."""
     (file,) = transcripts(folder)
     return json.loads(file.read_text(encoding="utf-8"))
 
 
 def paths(transcript: Any) -> list[str]:
-    """Give the paths of the answered calls."""
+    """Return the paths of the answered calls."""
     return [step["path"] for step in transcript["steps"]]
 
 
@@ -156,6 +162,8 @@ def on_terminal(
     """Run the command on a terminal of 24 lines; give its exit code and what was shown.
 
     What is `typed` is there from the start; what comes `then` waits for words to be shown.
+
+    Raises AssertionError with what was shown where nothing more comes for SILENT seconds.
     """
     child, terminal = pty.fork()
     if child == 0:
@@ -165,7 +173,13 @@ def on_terminal(
     waiting = [(words.encode(), keys.encode()) for words, keys in then]
     with contextlib.suppress(OSError):  # the end of a terminal is an error on Linux
         os.write(terminal, typed.encode())
-        while data := os.read(terminal, 65536):
+        while True:
+            if not select.select([terminal], [], [], SILENT)[0]:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                raise AssertionError(f"waited for {waiting[:1]}, shown was:\n{shown.decode()}")
+            if not (data := os.read(terminal, 65536)):
+                break
             shown += data
             if waiting and waiting[0][0] in shown[seen:]:
                 seen = len(shown)
@@ -176,12 +190,12 @@ def on_terminal(
 
 
 def plain(shown: str) -> str:
-    """Give what was shown without control sequences."""
+    """Return what was shown without control sequences."""
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown).replace("\r", "")
 
 
 def completions(words: str) -> list[str]:
-    """Give what bash would be offered at the end of some words."""
+    """Return what bash would be offered at the end of some words."""
     env = {
         "_MERGEPOINT_COMPLETE": "complete_bash",
         "COMP_WORDS": words,

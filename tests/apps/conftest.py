@@ -10,7 +10,7 @@ from tests.apps.command import BREAKING, ESSAY, INTERRUPTING
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give the folder that the test stands in."""
+    """Return the folder that the test stands in."""
     monkeypatch.chdir(tmp_path)
     for name in (
         "OPENAI_API_KEY",

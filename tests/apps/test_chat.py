@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +14,22 @@ import pytest
 from tests.apps.command import command, completions, line, on_terminal, plain
 
 from mergepoint import open_session
-from mergepoint.agent.code_job import CodeJob
-from mergepoint.agent.code_run import CodeRun
-from mergepoint.agent.skill_library import EXAMPLES, SkillLibrary
-from mergepoint.apps.cli.chat.conversing import Setup, converse
-from mergepoint.apps.cli.chat.flow import Flow
+from mergepoint.agent.skills import EXAMPLES, SkillLibrary
+from mergepoint.apps.cli.chat_loop import ChatSetup, converse
+from mergepoint.apps.cli.chat_terminal import WrappedText
 from mergepoint.core.errors import SandboxMissing
-from mergepoint.session.sessions_at import sessions_at
-from mergepoint.testing.scripted import ScriptedModel
-from mergepoint.testing.scripted_runner import ScriptedRunner
+from mergepoint.sandbox.job import CodeJob, CodeRun
+from mergepoint.session.file import sessions_at
+from mergepoint.testing.sandbox import ScriptedRunner
+from mergepoint.testing.scripted_model import ScriptedModel
+from mergepoint.testing.server import ModelServer, ServerReply
 
 SUM = "Sum the sales by region."
 ASKED = "[l]ater: "
 
 
 def newest() -> Any:
-    """Give the session that was written last."""
+    """Return the session that was written last."""
     first, *_ = sessions_at("sessions").sessions()
     return open_session(first.session_id, sessions="sessions")
 
@@ -40,7 +42,52 @@ def test_messages_on_the_command_line_are_answered_in_turn() -> None:
     assert "offline model" in done.out
     assert "plan: sales_report" in done.err
     assert "run: exit code 0, 6 lines" in done.err
-    assert "go on with:\n  mergepoint chat --resume " in done.err
+    assert "\nresume: mergepoint chat --resume " in done.err
+
+
+def test_the_last_line_names_what_a_resume_has_to_be_told_again(here: Path) -> None:
+    """Model, address, limits and what the agent has, as far as they are not the usual ones."""
+    (here / "a b.csv").write_text("x\n1\n", encoding="utf-8")
+    with ModelServer(["Hello."] * 9) as server:
+        server_words = ("--model", "openai:test", "--base-url", server.url, "--timeout", "9")
+        agent_words = ("--file", "a b.csv", "--ask", "plans", "--runner", "bubblewrap")
+        done = command("chat", *server_words, *agent_words, "--budget", "calls=3", given="")
+    _, _, words = done.err.splitlines()[-1].partition("--resume ")
+    assert words.partition(" ")[2] == (
+        "--file 'a b.csv' --ask plans --runner bubblewrap --model openai:test "
+        f"--base-url {server_url(server_words)} --timeout 9 --budget calls=3"
+    )
+
+
+def server_url(words: Sequence[str]) -> str:
+    """Return the address among the words of a command."""
+    return words[words.index("--base-url") + 1]
+
+
+def test_a_key_is_no_part_of_the_last_line() -> None:
+    """In the place of an address with a password the word URL stands."""
+    url = "http://me:secret@127.0.0.1:9/v1"
+    done = command("chat", "--model", "openai:test", "--base-url", url, given="")
+    assert done.err.splitlines()[-1].endswith(" --model openai:test --base-url URL")
+
+
+def test_a_turn_that_failed_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resume tries it again, and leaves it alone where something else is said."""
+    monkeypatch.setenv("OPENAI_API_KEY", "x")
+    plan = {"intent": "Say hello.", "action": "chat", "skill": "", "steps": []}
+    failed = ServerReply("wrong key", status=401)
+    with ModelServer([plan, failed, plan, "Bye.", failed, plan, "Hello."]) as server:
+        model = ("--model", "openai:test", "--base-url", server.url)
+        assert command("chat", *model, "-m", "Hi").code == 1
+        other = command("chat", *model, "--resume", "last", "-m", "Bye")
+        assert "Turn 1 failed and has no answer. To retry it, omit -m." in other.err
+        assert other.out == "Bye.\n"
+        assert command("chat", *model, "--resume", "last", "-m", "Hi").code == 1
+        way_on = command("session", "show", "last").out.splitlines()[-1]
+        again = command(*shlex.split(way_on.removeprefix("resume: mergepoint ")), given="")
+    assert (again.code, again.out) == (0, "Hello.\n")
+    assert "Retrying turn 3, which failed: Hi" in again.err
+    assert "resume: " not in command("session", "show", "last").out
 
 
 def test_a_pipe_holds_messages_and_answers() -> None:
@@ -51,10 +98,12 @@ def test_a_pipe_holds_messages_and_answers() -> None:
     assert done.out.startswith("Sales by product:\n")
     assert done.out.count("Total: 40546.40") == 1
     assert done.err.count("Plan: Sum the sales by region.") == 2
-    assert "write one of: [a]pprove" in done.err
-    assert "plan (attempt 1) agent/planning/iteration_01/approval reject: by product" in done.err
+    assert "Use one of: [a]pprove" in done.err
+    assert (
+        "decision (attempt 1) agent/planning/iteration_01/approval reject: by product" in done.err
+    )
     assert "1 assistant:\n  Sales by product:" in done.err
-    assert "there is no /nope" in done.err
+    assert "Unknown command /nope" in done.err
     assert "never said" not in done.err
 
 
@@ -63,7 +112,7 @@ def test_what_ends_at_a_question_waits() -> None:
     assert command("chat", given=f"{SUM}\na\n").code == 4
     again = command("chat", "--resume", "last", given="a\n")
     assert again.code == 0
-    assert f"turn 1 has no answer yet: {SUM}" in again.err
+    assert f"Turn 1 has no answer yet: {SUM}" in again.err
     assert "Plan:" not in again.err  # it was approved before
     assert again.out.startswith("Sales by region:\n")
 
@@ -72,12 +121,13 @@ def test_a_cancelled_turn_is_over() -> None:
     """The next line is a message of its own."""
     done = command("chat", given=f"{SUM}\nc\nHello.\n")
     assert done.code == 0
-    assert "cancelled; nothing of it goes on" in done.err
+    assert "Canceled. Nothing of it will be run." in done.err
     memory = newest()
     assert [one.role for one in memory.get_messages()] == ["user", "user", "assistant"]
     assert command("chat", "--resume", "last", given="").code == 0
 
 
+@pytest.mark.campaign
 def test_a_chat_that_was_killed_at_a_question_goes_on() -> None:
     """After kill -9 the next process finds the question and has it answered."""
     chat = subprocess.Popen(  # noqa: S603  (this interpreter, on this package)
@@ -87,8 +137,7 @@ def test_a_chat_that_was_killed_at_a_question_goes_on() -> None:
     assert chat.stderr is not None
     chat.stdin.write(f"{SUM}\n".encode())
     chat.stdin.flush()
-    while b"2. Print" not in chat.stderr.readline():
-        pass
+    assert any(b"2. Print" in line for line in chat.stderr)
     chat.kill()
     chat.wait()
     chat.stdin.close()
@@ -96,8 +145,8 @@ def test_a_chat_that_was_killed_at_a_question_goes_on() -> None:
     done = command("chat", "--resume", "last", given="a\na\n")
     assert done.code == 0
     assert done.out.startswith("Sales by region:\n")
-    plans = newest().get_working_steps(type="plan")
-    assert [one.path.rpartition("/")[2] for one in plans] == ["propose", "approval"]
+    steps = [(str(one.type), one.decides) for one in newest().get_working_steps()]
+    assert steps[:2] == [("plan", ""), ("decision", "plan")]
 
 
 @pytest.mark.parametrize("session", ["../../etc", "/etc", "a/b", ".", "gone"])
@@ -113,14 +162,14 @@ def test_ids_that_are_none_are_refused(session: str) -> None:
 def test_without_any_session_there_is_nothing_to_resume() -> None:
     """`last` of nothing is told, and lists say that there is nothing."""
     assert "no session to resume yet" in command("chat", "--resume", "last").err
-    assert command("session", "list").err == "there are no sessions in sessions\n"
+    assert command("session", "list").err == "There are no sessions in sessions.\n"
     assert command("session", "show", "last").code == 2
 
 
 def test_options_that_cannot_be_are_refused() -> None:
     """Unknown runners, missing files and folders without skills, before anything is begun."""
     assert "'bash' is not one of 'bubblewrap'" in command("chat", "--runner", "bash").err
-    assert "there is no such file" in command("chat", "--file", "gone.csv").err
+    assert "the file doesn't exist" in command("chat", "--file", "gone.csv").err
     assert "there is no skill here" in command("chat", "--skills", ".").err
     assert not Path("sessions").exists()
 
@@ -139,8 +188,8 @@ def test_files_are_what_programs_can_read() -> None:
     assert (done.out, done.err) == ("mine.txt: 3 lines, 3 words\n", "")
 
 
-def scripted(**options: Any) -> Setup:
-    """Give a setup whose model writes the program "one", and no sandbox."""
+def scripted(**options: Any) -> ChatSetup:
+    """Return a setup whose model writes the program "one", and no sandbox."""
     plan = {"intent": "do", "action": "custom_script", "steps": ["Do."]}
     answers: list[Any] = [plan, "```python\nprint('one')\n```", "It is done."]
     fields: dict[str, Any] = {
@@ -150,7 +199,7 @@ def scripted(**options: Any) -> Setup:
         "ask": (),
         **options,
     }
-    return Setup(**fields)
+    return ChatSetup(**fields)
 
 
 class Nowhere:
@@ -167,10 +216,10 @@ def test_a_turn_that_fails_is_told_and_the_next_line_is_taken(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Without a sandbox nothing is run; the reason and the way out are told, the exit code is 1."""
-    assert converse(scripted(runner=Nowhere()), given=["Do it."]) == 1
+    assert converse(scripted(runner=Nowhere()), messages=["Do it."]) == 1
     told = capsys.readouterr().err
     assert "failed at agent/work/iteration_01/execute: SandboxMissing: bubblewrap is not" in told
-    [step] = newest().get_working_steps(type="response")
+    [step] = newest().get_steps(type="response")
     assert step.error["type"] == "SandboxMissing"
 
 
@@ -199,11 +248,16 @@ def test_an_edited_program_is_what_runs(
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_ctrl_c_cancels_the_turn_and_not_the_command() -> None:
     """At a prompt and at a question; `/quit` leaves with exit code 0."""
-    steps = [("> ", "\x03"), ("quit leaves", f"{SUM}\n"), (ASKED, "\x03"), ("goes on", "Hello.\n")]
+    steps = [
+        ("> ", "\x03"),
+        ("or /quit", f"{SUM}\n"),
+        (ASKED, "\x03"),
+        ("will be run.", "Hello.\n"),
+    ]
     code, shown = on_terminal("chat", then=[*steps, ("a file.", "/quit\n")])
     text = plain(shown)
     assert code == 0
-    assert "cancelled; nothing of it goes on" in text
+    assert "Canceled. Nothing of it will be run." in text
     assert "Traceback" not in text
     assert [one.role for one in newest().get_messages()] == ["user", "user", "assistant"]
 
@@ -212,7 +266,7 @@ def test_ctrl_c_cancels_the_turn_and_not_the_command() -> None:
 def test_streamed_lines_end_between_words(capsys: pytest.CaptureFixture[str], size: int) -> None:
     """However the pieces are cut, words stay whole, and breaks and indentation as they came."""
     text = "One two three four five,\n  - six seven eight nine\n\nabcdefghijklmnopqrstuvwxyz end"
-    flow = Flow(20)
+    flow = WrappedText(20)
     for start in range(0, len(text), size):
         flow.put(text[start : start + size])
     flow.end()
@@ -228,14 +282,14 @@ def test_sessions_are_listed_shown_exported_checked_and_repaired() -> None:
     assert session in command("session", "list").out
     assert f"1 user:\n  {SUM}" in command("session", "show", "last").out
     assert "exit code 0" in command("session", "show", "last", "--turn", "1", "--steps").out
-    assert "has 1 turns" in command("session", "show", "last", "--turn", "2").err
+    assert "has only 1 turns" in command("session", "show", "last", "--turn", "2").err
     data = command("session", "show", session, "--json").data
     assert [one["role"] for one in data["messages"]] == ["user", "assistant"]
     assert session in command("session", "export", "last").out.splitlines()[0]
     assert command("session", "list", "--json").data[0]["title"] == SUM
     assert command("session", "export", "last", "--to", "s.yaml").code == 0
     assert command("session", "export", "last", "--to", "s.yaml").code == 2
-    assert command("session", "check", "--all").out == f"{session}: fine\n"
+    assert command("session", "check", "--all").out == f"{session}: OK\n"
     journal = Path("sessions") / session / "journal.jsonl"
     journal.write_bytes(journal.read_bytes().replace(b"16506.80", b"99999.99"))
     found = command("session", "check", session)
@@ -243,11 +297,12 @@ def test_sessions_are_listed_shown_exported_checked_and_repaired() -> None:
     assert "its checksum does not fit" in found.out
     assert not command("session", "check", session, "--json").data[0]["fine"]
     assert command("session", "show", session).code == 2
-    assert "kept as it was in" in command("session", "repair", session).out
+    assert "Copied the damaged file to" in command("session", "repair", session).out
     assert command("session", "check", session).code == 0
     assert command("session", "check").code == 2
 
 
+@pytest.mark.campaign
 def test_the_shell_completes_sessions() -> None:
     """Ids and `last` are offered where a session is named."""
     open_session("trip", sessions="sessions")

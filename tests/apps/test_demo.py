@@ -17,8 +17,9 @@ def test_the_demo_ends_with_an_image_prompt_and_its_transcript() -> None:
     assert "not a language model" in run.err
     assert " ".join(transcript["inputs"]["brief"].split()) in run.err
     words = transcript["words"]
-    assert words["shared"] > 2 * words["sent"]
-    assert f"{words['sent']:,} with merging; {words['shared']:,} without" in run.err
+    assert words["shared"] > words["sent"]
+    assert f"{words['sent']:,}; a graph with one shared message list" in run.err
+    assert f"sends {words['shared']:,}" in run.err
     assert "graph.svg" in run.err
     assert Path(run.err.split("transcript   ")[1].split()[0]).is_file()
 

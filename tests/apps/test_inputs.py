@@ -6,10 +6,11 @@ import io
 from pathlib import Path
 
 import pytest
+from tests.apps.command import command
 
 from mergepoint.apps.cli.errors import CommandError
-from mergepoint.apps.cli.inputs import check_inputs, read_inputs
-from mergepoint.tree.block import Input
+from mergepoint.apps.cli.inputs import check_inputs, read_inputs, typed
+from mergepoint.tree.nodes import Input
 
 
 def test_pairs_are_text_up_to_the_first_equals_sign() -> None:
@@ -42,12 +43,12 @@ def test_files_hold_yaml_or_json_and_pairs_stand_over_them(here: Path) -> None:
 @pytest.mark.parametrize(
     ("pairs", "problem"),
     [
-        (["brief"], "--input 'brief': write it as key=value"),
-        (["=x"], "--input '=x': write it as key=value"),
-        (["a=1", "a=2"], "--input a=...: given twice"),
-        (["a=@nowhere.txt"], "--input a=@nowhere.txt: No such file"),
-        (["a=@latin.txt"], "--input a=@latin.txt: it is not UTF-8"),
-        (["a=@."], "--input a=@.: Is a directory"),
+        (["brief"], "Invalid --input 'brief'. Use key=value"),
+        (["=x"], "Invalid --input '=x'. Use key=value"),
+        (["a=1", "a=2"], "--input a=... is set twice"),
+        (["a=@nowhere.txt"], "Can't read --input a=@nowhere.txt: No such file"),
+        (["a=@latin.txt"], "Can't read --input a=@latin.txt: it isn't UTF-8"),
+        (["a=@."], "Can't read --input a=@.: Is a directory"),
     ],
 )
 def test_a_pair_that_cannot_be_read_is_refused(here: Path, pairs: list[str], problem: str) -> None:
@@ -61,9 +62,9 @@ def test_a_pair_that_cannot_be_read_is_refused(here: Path, pairs: list[str], pro
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     [
-        ("a.yaml", "- x\n", "it holds a list"),
-        ("a.json", "[1]", "it holds a list"),
-        ("a.json", '{\n"a": }', "line 2 is not JSON"),
+        ("a.yaml", "- x\n", "contains a list"),
+        ("a.json", "[1]", "contains a list"),
+        ("a.json", '{\n"a": }', "line 2 isn't JSON"),
         ("a.yaml", "a: &x 1\nb: *x\n", "a.yaml:1: anchor &x"),
         ("b.yaml", "", "No such file"),
     ],
@@ -73,7 +74,7 @@ def test_a_file_that_holds_no_mapping_is_refused(
 ) -> None:
     """The error names the file, and where there is one the line."""
     (here / name.replace("b.", "c.")).write_text(text, encoding="utf-8")
-    with pytest.raises(CommandError, match=f"--input-file {name}: .*{problem}"):
+    with pytest.raises(CommandError, match=f"--input-file {name}.*{problem}"):
         read_inputs([], [Path(name)])
 
 
@@ -83,12 +84,57 @@ def test_everything_wrong_with_the_inputs_is_told_at_once() -> None:
     with pytest.raises(CommandError) as caught:
         check_inputs(declared, {"breif": "x", "size": "y"})
     said = str(caught.value)
-    assert "input 'breif' is not declared (did you mean 'brief'?)" in said
-    assert "the tree takes: brief, likes, size" in said
-    assert "input 'brief' is missing; add --input brief=TEXT" in said
+    assert "Unknown input 'breif' (did you mean 'brief'?)" in said
+    assert "Inputs of the tree: brief, likes, size" in said
+    assert "Input 'brief' is missing. Add --input brief=TEXT" in said
     assert "likes'" not in said
 
 
 def test_inputs_that_fit_are_taken() -> None:
     """What has a default may be left out."""
     check_inputs([Input("brief"), Input("likes", default="")], {"brief": "x"})
+
+
+def test_texts_of_typed_inputs_are_read_as_json() -> None:
+    """Text stays text where the tree declares text, or nothing."""
+    declared = [Input("n", type=int), Input("on", type=bool), Input("tags", type=list)]
+    declared += [Input("word", type=str), Input("any")]
+    given = {"n": "3", "on": "true", "tags": '["a"]', "word": "3", "any": "3"}
+    found = typed(declared, given)
+    assert found == {"n": 3, "on": True, "tags": ["a"], "word": "3", "any": "3"}
+    check_inputs(declared, found)
+
+
+def test_texts_of_another_type_are_told_with_an_example() -> None:
+    """What is no JSON, and JSON of another type."""
+    declared = [Input("n", type=int), Input("tags", type=list)]
+    with pytest.raises(CommandError) as caught:
+        typed(declared, {"n": "three", "tags": "a, b"})
+    said = str(caught.value)
+    assert "input 'n' takes a value of type integer, and was given 'three' (str)" in said
+    assert "Example: --input n=3" in said
+    assert """Example: --input 'tags=["a", "b"]'""" in said
+    with pytest.raises(CommandError, match=r"was given 3\.5"):
+        check_inputs(declared, typed(declared, {"n": "3.5", "tags": "[]"}))
+
+
+TYPED = """\
+name: typed
+inputs: [{name: lines, type: integer}, {name: tags, type: array, default: [a]}]
+nodes:
+  - prompt: {template: "Write {{ lines }} lines about {{ tags }}."}
+"""
+
+
+def test_a_run_takes_typed_inputs(here: Path) -> None:
+    """The record has values, not their texts; a wrong one is refused before the run."""
+    (here / "typed.yaml").write_text(TYPED, encoding="utf-8")
+    given = ("run", "typed.yaml", "--run-id", "r1", "--input")
+    refused = command(*given, "lines=many")
+    assert refused.code == 2
+    assert "input 'lines' takes a value of type integer, and was given 'many'" in refused.err
+    assert command(*given, "lines=2", "--input", 'tags=["b", "c"]').code == 0
+    assert command("show", "r1", "--json").data["inputs"] == {
+        "lines": 2,
+        "tags": ["b", "c"],
+    }

@@ -9,29 +9,29 @@ from rich.console import Console
 from tests.apps.test_watch import TREE, Hands
 
 from mergepoint.apps.cli.live import LiveTree, PlainLines, Screen
-from mergepoint.apps.cli.watch import Watch
-from mergepoint.run.recorder import Event
-from mergepoint.tree.block import Block
-from mergepoint.tree.step import Step
+from mergepoint.apps.cli.progress import Progress
+from mergepoint.engine.callbacks import Event
+from mergepoint.tree.leaves import Step
+from mergepoint.tree.nodes import Block
 
 
 def console_of(width: int, height: int, *, encoding: str = "utf-8") -> Console:
-    """Give a terminal without colours that keeps what it shows."""
+    """Return a terminal without colours that keeps what it shows."""
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     return Console(file=file, force_terminal=True, color_system=None, width=width, height=height)
 
 
 def shown(tree: LiveTree) -> list[str]:
-    """Give the lines that are shown at this moment."""
+    """Return the lines that are shown at this moment."""
     with tree.console.capture() as captured:
         tree.console.print(tree)
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
-def watched() -> tuple[Watch, Hands]:
-    """Give a watch on a tree of which the first call is done and the second runs."""
+def watched() -> tuple[Progress, Hands]:
+    """Return a watch on a tree of which the first call is done and the second runs."""
     hands = Hands()
-    watch = Watch(TREE, clock=hands)
+    watch = Progress(TREE, clock=hands)
     watch.note(Event("start", "t/draft", model="m:x"))
     hands.time = 1.5
     watch.note(Event("end", "t/draft", model="m:x", tokens=1200))
@@ -73,7 +73,7 @@ def test_the_last_frame_has_no_spinner_and_no_notice() -> None:
 def test_it_fits_the_terminal(width: int, height: int) -> None:
     """No line is wider and the whole is not taller, at any size, for a large tree."""
     block = [Block([Step("x", name="y" * 50)] * 1, name=f"long name {n}") for n in range(60)]
-    watch = Watch(Block(block, name="t"))
+    watch = Progress(Block(block, name="t"))
     watch.note(Event("start", f"t/long name 30/{'y' * 50}", model="provider:" + "z" * 80))
     lines = shown(LiveTree(watch, console_of(width, height)))
     assert len(lines) <= height
@@ -98,7 +98,7 @@ def test_a_terminal_without_unicode_gets_ascii() -> None:
 
 def test_names_cannot_move_the_cursor() -> None:
     """A model's name with a control code in it is shown, not obeyed."""
-    watch = Watch(Step("x", name="a"))
+    watch = Progress(Step("x", name="a"))
     watch.note(Event("start", "a", model="evil\x1b[2J"))
     assert "\x1b" not in "".join(shown(LiveTree(watch, console_of(80, 20))))
 
@@ -106,7 +106,7 @@ def test_names_cannot_move_the_cursor() -> None:
 def test_without_a_terminal_each_call_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     """A line when a call has ended: how many, how, where, who, how long, how much."""
     hands = Hands()
-    lines = PlainLines(Watch(TREE, clock=hands))
+    lines = PlainLines(Progress(TREE, clock=hands))
     lines(Event("start", "t/draft", model="m:x"))
     lines(Event("token", "t/draft", text="a"))
     hands.time = 1.25
@@ -120,6 +120,22 @@ def test_without_a_terminal_each_call_is_one_line(capsys: pytest.CaptureFixture[
     ]
 
 
+def test_truncated_answers_and_retries_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """The live view marks an answer that was cut off, and says when a stream begins anew."""
+    watch = Progress(TREE, clock=Hands())
+    lines = PlainLines(watch)
+    lines(Event("start", "t/draft", model="m:x"))
+    lines(Event("retry", "t/draft", model="m:x", text="the stream broke off\nand more"))
+    lines(Event("start", "t/draft", model="m:x"))
+    lines(Event("end", "t/draft", model="m:x", truncated="length"))
+    assert capsys.readouterr().err.splitlines() == [
+        "retry  t/draft  the stream broke off",
+        "[1/3] done   t/draft  truncated (length)  m:x  0.00s",
+    ]
+    assert (watch.root.failed, watch.root.done) == (0, 1)
+    assert "truncated (length)" in "\n".join(shown(LiveTree(watch, console_of(120, 20))))
+
+
 def test_a_stderr_that_is_gone_stops_the_lines_and_not_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -129,7 +145,7 @@ def test_a_stderr_that_is_gone_stops_the_lines_and_not_the_run(
         def write(self, text: str) -> int:
             raise BrokenPipeError
 
-    watch = Watch(TREE)
+    watch = Progress(TREE)
     lines = PlainLines(watch)
     monkeypatch.setattr("sys.stderr", Gone())
     for path in ("t/draft", "t/stage/a"):
@@ -148,8 +164,8 @@ def test_what_is_left_out_is_told_and_not_red() -> None:
     tree = LiveTree(watch, console_of(70, 20))
     tree.over = True
     bar, *rows = shown(tree)
-    assert "2 of 3 calls, 1 left out" in bar
-    assert rows[4].split()[:7] == ["│", "└─", "∅", "b", "left", "out:", "no"]
+    assert "2 of 3 calls, 1 skipped" in bar
+    assert rows[4].split()[:7] == ["│", "└─", "∅", "b", "skipped:", "no", "budget"]
     assert rows[0].split()[0] == "✓"
     tree = LiveTree(watch, console_of(70, 20, encoding="ascii"))
     assert "0 b" in "\n".join(shown(tree))
@@ -159,7 +175,8 @@ def test_a_question_stays_where_it_was_asked() -> None:
     """The tree that comes back after it begins below, and draws over nothing."""
     watch, _ = watched()
     console = console_of(60, 20)
-    with Screen(LiveTree(watch, console)) as screen:
+    tree = LiveTree(watch, console)
+    with Screen(console, lambda: tree) as screen:
         with screen.aside():
             console.print("Shall we?")
         with screen.aside():

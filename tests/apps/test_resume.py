@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.apps.command import Outcome, command, process
 
-from mergepoint.apps.cli.command import Command, read_command, written
-from mergepoint.apps.cli.homes import Homes
-from mergepoint.record.lines import decode, encode
+from mergepoint.apps.cli.invocation import Invocation, read_invocation
+from mergepoint.apps.cli.run_store import RunStore
+from mergepoint.journal.lines import decode, encode
 
 KEY = "sk-proj-Ab1Cd2Ef3Gh4Ij5Kl6Mn7Op8"
 
@@ -73,7 +73,7 @@ def late(here: Path) -> None:
 
 
 def begun(*args: str) -> Path:
-    """Give the folder of a run that failed at its second call."""
+    """Return the folder of a run that failed at its second call."""
     assert command("run", "late.py", "--run-id", "r", *args).code == 1
     return Path("runs/r")
 
@@ -94,7 +94,7 @@ def forget(command: object = None) -> None:
 
 
 def on_record(folder: Path) -> list[str]:
-    """Give the paths of the records in a journal."""
+    """Return the paths of the records in a journal."""
     lines = (folder / "journal.jsonl").read_bytes().splitlines()[1:]
     return [json.loads(line[9:])["path"] for line in lines]
 
@@ -102,7 +102,7 @@ def on_record(folder: Path) -> list[str]:
 def test_a_failed_run_says_how_to_go_on_and_does() -> None:
     """The command at the end of a failed run ends it, and pays no call again."""
     failed = command("run", "late.py", "--run-id", "r")
-    assert failed.err.splitlines()[-1] == "  go on: mergepoint resume r"
+    assert failed.err.splitlines()[-1] == "  resume: mergepoint resume r"
     run = resumed("--json")
     assert (run.code, run.data["status"], run.data["run_id"]) == (0, "done", "r")
     assert on_record(Path("runs/r")) == ["pipeline/one", "pipeline/two", "pipeline/step_03"]
@@ -200,14 +200,14 @@ def test_a_command_that_cannot_be_read_is_refused() -> None:
     unknown: tuple[object, ...] = (
         [],
         {"format": "mergepoint.command/9"},
-        {"format": "mergepoint.command/1"},
+        {"format": "mergepoint.command/2"},
     )
     for command_ in unknown:
         forget(command_)
         refused = resumed()
         assert refused.code == 2
-        assert "what runs/r was started with cannot be used" in refused.err
-        assert "--resume r" in refused.err
+        assert "Can't read the options that runs/r was started with" in refused.err
+        assert "mergepoint resume r " in refused.err
 
 
 def test_no_run_and_no_journal_are_refused() -> None:
@@ -215,29 +215,32 @@ def test_no_run_and_no_journal_are_refused() -> None:
     begun()
     refused = command("resume", "q", "--json")
     assert (refused.code, refused.data["status"]) == (2, "refused")
-    assert "there is no journal of a run 'q'; the newest are: r" in refused.data["message"]
+    assert "Run 'q' not found in runs. Most recent runs: r." in refused.data["message"]
 
 
 @pytest.mark.parametrize(
     ("command", "left_out"),
     [
-        (Command(target="x", model="m:n", base_url="https://me:pw@host/v1"), ("--base-url",)),
-        (Command(target="x", model="m:n", base_url="https://host/v1?key=k9"), ("--base-url",)),
-        (Command(target="x", set=('a:params={"api_key": "k9"}',)), ("--set a:params",)),
-        (Command(target="x", set=(f"a:system={KEY}",)), ("--set a:system",)),
-        (Command(target="x", model="m:n", base_url="http://localhost:8080/v1"), ()),
-        (Command(target="x", set=("a:params={'max_tokens': 7}",), without=("b",)), ()),
+        (Invocation(target="x", model="m:n", base_url=("https://me:pw@host/v1",)), ("--base-url",)),
+        (
+            Invocation(target="x", model="m:n", base_url=("https://host/v1?key=k9",)),
+            ("--base-url",),
+        ),
+        (Invocation(target="x", set=('a:params={"api_key": "k9"}',)), ("--set a:params",)),
+        (Invocation(target="x", set=(f"a:system={KEY}",)), ("--set a:system",)),
+        (Invocation(target="x", model="m:n", base_url=("http://localhost:8080/v1",)), ()),
+        (Invocation(target="x", set=("a:params={'max_tokens': 7}",), without=("b",)), ()),
     ],
 )
-def test_keys_are_not_written(command: Command, left_out: tuple[str, ...]) -> None:
+def test_keys_are_not_written(command: Invocation, left_out: tuple[str, ...]) -> None:
     """An address or a setting with a key is left out and named; the rest comes back as it was."""
     folder = begun()
-    text = json.dumps(kept := written(command, folder))
+    text = json.dumps(kept := command.to_meta(folder))
     assert not any(secret in text for secret in ("pw", "k9", KEY))
     forget(kept["command"])
-    read = read_command(Homes.at(None, None).find("r"))
+    read = read_invocation(RunStore.at(None, None).find("r"))
     assert read is not None
-    assert read.left_out == left_out
+    assert read.hidden == left_out
     assert left_out or read == command
 
 
@@ -246,6 +249,6 @@ def test_what_was_left_out_has_to_be_given_again() -> None:
     folder = begun("--set", f"one:system={KEY}")
     refused = resumed()
     assert refused.code == 2
-    assert "--set one:system: it seemed to hold a key" in refused.err
-    assert "--resume r" in refused.err
+    assert "--set one:system: the value looked like a key" in refused.err
+    assert "mergepoint resume r " in refused.err
     assert all(KEY.encode() not in file.read_bytes() for file in folder.iterdir())

@@ -27,8 +27,9 @@ def test_the_result_goes_to_stdout_and_all_else_to_stderr() -> None:
     assert len(calls) == 4
     assert all("mergepoint:offline" in line for line in calls)
     words = transcript["words"]
-    assert f"{words['sent']:,} with merging; {words['shared']:,} without" in run.err
-    assert "It is not a language model" in run.err
+    assert f"{words['sent']:,}; a graph with one shared message list" in run.err
+    assert f"sends {words['shared']:,}" in run.err
+    assert "It isn't a language model" in run.err
     for file in ("transcript.json", "graph.svg"):
         assert str(Path("runs/r1") / file) in run.err
         assert (Path("runs/r1") / file).is_file()
@@ -168,7 +169,7 @@ def test_a_tree_without_any_result_says_so(here: Path) -> None:
     (here / "void.yaml").write_text("merge: none\nprompt: Say a.\n", encoding="utf-8")
     run = command("run", "void.yaml")
     assert (run.code, run.out) == (0, "")
-    assert "there is no result" in run.err
+    assert "There is no result" in run.err
 
 
 def test_what_prompts_print_does_not_reach_stdout(here: Path) -> None:
@@ -185,22 +186,22 @@ def test_what_prompts_print_does_not_reach_stdout(here: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["nowhere"], "there is no graph 'nowhere'"),
+        (["nowhere"], "there is no graph or recipe 'nowhere'"),
         (["essay.py:number"], "is a int, not a tree"),
-        (["essay.py"], "input 'topic' is missing; add --input topic=TEXT"),
-        (["essay.py", *TOPIC, "-i", "ton=x"], "input 'ton' is not declared (did you mean 'tone'"),
-        (["essay.py", *TOPIC, "--set", "x"], "write it as path:field=value"),
+        (["essay.py"], "Input 'topic' is missing. Add --input topic=TEXT"),
+        (["essay.py", *TOPIC, "-i", "ton=x"], "Unknown input 'ton' (did you mean 'tone'"),
+        (["essay.py", *TOPIC, "--set", "x"], "Use path:field=value"),
         (["essay.py", *TOPIC, "--set", "draft:merge=some"], "allowed are"),
-        (["essay.py", *TOPIC, "--without", "nobody"], "no path fits 'nobody'"),
+        (["essay.py", *TOPIC, "--without", "nobody"], "no path matches 'nobody'"),
         (["essay.py", *TOPIC, "--without", "essay"], "the root cannot be taken out"),
-        (["essay.py", *TOPIC, "--model", "gpt"], "names no provider; write 'provider:name'"),
+        (["essay.py", *TOPIC, "--model", "gpt"], "names no provider (did you mean 'openai:gpt'?)"),
         (["essay.py", *TOPIC, "--base-url", "http://x"], "--base-url needs a model"),
         (["essay.py", *TOPIC, "--form", "flat"], "--form"),
         (["essay.py", *TOPIC, "--max-concurrency", "0"], "--max-concurrency"),
         (["essay.py", *TOPIC, "--run-id", "a/b"], "--run-id: name 'a/b' holds '/'"),
-        (["essay.py", *TOPIC, "--run-id", ".."], "cannot be the name of a run"),
-        (["essay.py", *TOPIC, "--run-id", "last"], "cannot be the name of a run"),
-        (["essay.py", *TOPIC, "--out", "essay.py"], "--out essay.py: nothing can be written"),
+        (["essay.py", *TOPIC, "--run-id", ".."], "can't be the ID of a run"),
+        (["essay.py", *TOPIC, "--run-id", "last"], "can't be the ID of a run"),
+        (["essay.py", *TOPIC, "--out", "essay.py"], "--out essay.py: the folder isn't writable"),
         (["essay.py", *TOPIC, "--set", "draft:model=x"], "essay/draft: model 'x' names no prov"),
         (["essay.py", "--nothing"], "No such option"),
         ([], "Missing argument 'TARGET'"),
@@ -233,7 +234,7 @@ def test_a_run_id_is_taken_once() -> None:
     assert command("run", "essay.py", *TOPIC, "--run-id", "x").code == 0
     again = command("run", "essay.py", *TOPIC, "--run-id", "x")
     assert again.code == 2
-    assert "choose another --run-id" in again.err
+    assert "Choose another --run-id" in again.err
 
 
 def test_an_example_of_a_graphs_inputs_is_named() -> None:

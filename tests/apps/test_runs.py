@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from tests.apps.command import command, completions, line, on_terminal, plain, process
 
-from mergepoint.apps.cli.runs.tail import put_records
-from mergepoint.record.file_journal import FileJournal
-from mergepoint.record.tail import FileTail
+from mergepoint.apps.cli.runs import put_records
+from mergepoint.journal.file import FileJournal
+from mergepoint.journal.follow import FileTail
 
 PATHS = ["essay/draft", "essay/threads/first", "essay/threads/second", "essay/consensus"]
 
@@ -49,14 +49,14 @@ tree = Block(
 
 @pytest.fixture
 def done() -> Path:
-    """Give the folder of a run of four calls that is done."""
+    """Return the folder of a run of four calls that is done."""
     assert command("run", "essay.py", "-i", "topic=rivers", "--run-id", "one").code == 0
     return Path("runs/one")
 
 
 @pytest.fixture
 def killed(here: Path) -> Path:
-    """Give the folder of a run that was killed after two of three calls."""
+    """Return the folder of a run that was killed after two of three calls."""
     (here / "killing.py").write_text(KILLING, encoding="utf-8")
     run = process("run", "killing.py", "--run-id", "dead")
     assert run.code == -signal.SIGKILL
@@ -66,7 +66,7 @@ def killed(here: Path) -> Path:
 
 
 def journal_lines(folder: Path) -> list[bytes]:
-    """Give the lines of a run's journal."""
+    """Return the lines of a run's journal."""
     return (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
 
 
@@ -112,12 +112,43 @@ def test_runs_are_listed_whatever_became_of_them(done: Path, killed: Path) -> No
     assert [run["run_id"] for run in newest] == ["odd", "bad"]
 
 
+@pytest.mark.parametrize("words", [("runs", "list"), ("runs", "tail", "one"), ("show", "one")])
+def test_what_runs_print_fits_a_terminal_of_80_columns(done: Path, words: tuple[str, ...]) -> None:
+    """No line is cut by the terminal."""
+    code, shown = on_terminal(*words)
+    assert code == 0
+    assert max(map(len, plain(shown).splitlines())) <= 80
+
+
+def test_a_list_on_a_terminal_tells_one_run_from_another(done: Path) -> None:
+    """Graph, state, duration and the first words of input and result are in two lines."""
+    _, shown = on_terminal("runs", "list")
+    head, row, story = plain(shown).splitlines()
+    assert head.split()[:5] == ["run", "graph", "state", "calls", "time"]
+    assert row.split()[:4] == ["one", "essay.py:tree", "done", "4/4"]
+    assert story.startswith("  rivers -> ")
+    (facts,) = command("runs", "list", "--json").data
+    assert (facts["graph"], facts["models"]) == ("essay.py:tree", ["mergepoint:offline"])
+    assert facts["text"].startswith(story.partition(" -> ")[2].rstrip("…")[:20])
+    assert facts["seconds"] > 0
+
+
+def test_a_run_is_shown_on_a_terminal_as_it_was_live(killed: Path) -> None:
+    """Answered and missing calls have their marks, and the state says where the run stopped."""
+    _, shown = on_terminal("show", "dead")
+    text = plain(shown)
+    assert "state     unfinished: no answer at killing/stage/die" in text
+    assert "2 of 3 calls" in text
+    assert "✓ more" in text
+    assert "· die" in text
+
+
 def test_a_run_that_is_being_written_is_running(done: Path) -> None:
     """The state is that of the lock, and to ask for it disturbs no writer."""
     with written(done) as journal:
         for _ in range(2):
             assert command("runs", "list", "--json").data[0]["state"] == "running"
-        assert command("runs", "show", "one", "--json").data["state"] == "running"
+        assert command("show", "one", "--json").data["state"] == "running"
         journal.append(journal.records[0])
     assert command("runs", "list", "--json").data[0]["state"] == "done"
 
@@ -148,11 +179,11 @@ def test_a_run_that_was_gone_on_with_and_killed_is_not_what_its_old_transcript_s
 
 def test_a_killed_run_is_shown_path_by_path(killed: Path) -> None:
     """What began it, which paths have an answer, what is missing, and how to go on."""
-    shown = command("runs", "show", "dead")
+    shown = command("show", "dead")
     assert shown.code == 0
     lines = shown.out.splitlines()
     assert "state     unfinished: no answer at killing/stage/die is on record" in lines
-    assert "go on     mergepoint resume dead" in lines
+    assert "resume    mergepoint resume dead" in lines
     tree = [line.split()[:2] for line in lines[lines.index("") + 1 :]]
     assert tree == [
         ["killing"],
@@ -161,7 +192,7 @@ def test_a_killed_run_is_shown_path_by_path(killed: Path) -> None:
         ["more", "answered"],
         ["die", "no"],
     ]
-    data = command("runs", "show", "last", "--json").data
+    data = command("show", "last", "--json").data
     assert data["missing"] == ["killing/stage/die"]
     assert [call["state"] for call in data["calls"]] == ["answered", "answered", "missing"]
     assert {call["kind"] for call in data["calls"]} == {"step", None}
@@ -192,16 +223,16 @@ def test_a_function_that_was_killed_after_its_model_answered_has_no_answer(here:
     """What is inside of it is on record, is told with it, and is taken when the run goes on."""
     (here / "asking.py").write_text(ASKING, encoding="utf-8")
     assert process("run", "asking.py", "--run-id", "dead").code == -signal.SIGKILL
-    shown = command("runs", "show", "dead")
+    shown = command("show", "dead")
     assert "state     unfinished: no answer at asking/ask is on record" in shown.out.splitlines()
-    data = command("runs", "show", "dead", "--json").data
+    data = command("show", "dead", "--json").data
     (call,) = data["calls"]
     assert (call["path"], call["state"], call["kind"]) == ("asking/ask", "missing", None)
     assert call["tokens"] > 0
     (here / "ready").touch()
     assert command("resume", "dead").code == 0
     assert len(journal_lines(Path("runs/dead"))) == 3
-    (call,) = command("runs", "show", "dead", "--json").data["calls"]
+    (call,) = command("show", "dead", "--json").data["calls"]
     assert (call["state"], call["kind"]) == ("answered", "call")
 
 
@@ -214,25 +245,25 @@ def test_failed_attempts_are_shown_where_they_were(here: Path) -> None:
     )
     (here / "blank.py").write_text(text, encoding="utf-8")
     assert command("run", "blank.py", "--run-id", "r").code == 1
-    shown = command("runs", "show", "r").out
-    assert "blank  failed    1 failed attempt, StepError: the model's answer is blank" in shown
-    (call,) = command("runs", "show", "r", "--json").data["calls"]
+    shown = command("show", "r").out
+    assert "blank  failed    1 failed attempt, AnswerError: the model's answer is blank" in shown
+    (call,) = command("show", "r", "--json").data["calls"]
     assert (call["state"], call["failed_attempts"]) == ("failed", 1)
 
 
 def test_calls_of_a_killed_run_are_seen_by_show(killed: Path) -> None:
     """`mergepoint show` works from the journal where there is no transcript."""
-    shown = command("show", "dead")
+    shown = command("show", "dead", "--calls")
     assert shown.code == 0
-    assert shown.out.splitlines()[-1].startswith("the run was not finished: no answer at")
+    assert shown.out.splitlines()[-1].startswith("The run isn't finished: no answer at")
     assert "It answered" in command("show", "last", "more").out
 
 
 def test_the_last_records_are_one_line_each(done: Path) -> None:
-    """Time, path, kind and attempt, source, seconds, tokens and words; -n says how many."""
+    """Time, path, seconds, tokens and words are there; -n says how many."""
     lines = command("runs", "tail", "one").out.splitlines()
     assert [line.split()[1] for line in lines] == PATHS
-    assert [line.split()[2:5] for line in lines] == [["step", "1", "live"]] * 4
+    assert [line.split()[4] for line in lines] == ["tok"] * 4
     assert len(command("runs", "tail", "one", "-n", "2").out.splitlines()) == 2
     assert command("runs", "tail", "one", "-n", "0").out == ""
     text = command("runs", "tail", "one", "--json").out
@@ -271,8 +302,8 @@ def test_following_a_run_that_has_ended_ends_at_once(killed: Path) -> None:
     tail = command("runs", "tail", "last", "-f")
     assert tail.code == 0
     assert len(tail.out.splitlines()) == 2
-    assert "the run has ended: unfinished: no answer at killing/stage/die" in tail.err
-    assert "go on: mergepoint resume dead" in tail.err
+    assert "The run has ended: unfinished: no answer at killing/stage/die" in tail.err
+    assert "resume: mergepoint resume dead" in tail.err
 
 
 def test_ctrl_c_ends_following_with_130(done: Path) -> None:
@@ -296,7 +327,7 @@ def test_a_run_as_it_was_written_is_fine(done: Path, killed: Path) -> None:
     command("run", "breaking.py", "--run-id", "bad")
     checked = command("runs", "check", "--all")
     assert (checked.code, checked.err) == (0, "")
-    assert set(checked.out.splitlines()) == {"one: fine", "dead: fine", "bad: fine"}
+    assert set(checked.out.splitlines()) == {"one: OK", "dead: OK", "bad: OK"}
     with written(done):
         tear(done)
         assert command("runs", "check", "one").code == 0
@@ -360,7 +391,7 @@ def test_a_check_needs_runs_or_all(done: Path, args: list[str]) -> None:
     """Neither and both are refused."""
     checked = command("runs", "check", *args)
     assert checked.code == 2
-    assert "name the runs to check, or give --all" in checked.err
+    assert "Name the runs to check, or use --all." in checked.err
 
 
 def test_a_repair_keeps_what_is_good_and_a_copy_of_the_rest(done: Path) -> None:
@@ -379,7 +410,7 @@ def test_a_repair_keeps_what_is_good_and_a_copy_of_the_rest(done: Path) -> None:
         "copy": "runs/one/journal.jsonl.damaged-1",
         "transcript": "runs/one/transcript.json",
     }
-    assert "3 lines would be dropped, and a resume pays those calls again" in repaired.err
+    assert "3 lines would be dropped, and a resume repeats those calls" in repaired.err
     assert journal_lines(done) == before[:2]
     assert (done / "journal.jsonl.damaged-1").read_bytes() == whole
     assert command("runs", "check", "one").code == 0
@@ -435,6 +466,7 @@ def test_without_a_header_nothing_is_repaired(done: Path) -> None:
     assert command("runs", "check", "one").code == 3
 
 
+@pytest.mark.first_case
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 @pytest.mark.parametrize(("typed", "code"), [("n\n", 130), ("y\n", 0)])
 def test_on_a_terminal_a_repair_asks(done: Path, typed: str, code: int) -> None:
@@ -443,7 +475,7 @@ def test_on_a_terminal_a_repair_asks(done: Path, typed: str, code: int) -> None:
     before = (done / "journal.jsonl").read_bytes()
     left, shown = on_terminal("runs", "repair", "one", typed=typed)
     assert left == code
-    assert "Go on?" in plain(shown)
+    assert "Continue?" in plain(shown)
     assert ((done / "journal.jsonl").read_bytes() == before) == (code == 130)
 
 
@@ -466,8 +498,8 @@ def test_a_run_without_a_journal_is_refused(done: Path) -> None:
     for name in ("tail", "repair", "export"):
         refused = command("runs", name, "two")
         assert refused.code == 2
-        assert "there is no journal of a run 'two'" in refused.err
-    assert command("runs", "show", "two").code == 0
+        assert "Run 'two' has no journal" in refused.err
+    assert command("show", "two").code == 0
     assert command("runs", "check", "two").code == 0
     assert command("runs", "list", "--json").data[0]["state"] == "done"
 
@@ -479,6 +511,7 @@ def test_runs_alone_are_answered_with_help() -> None:
     assert "repair" in run.err
 
 
+@pytest.mark.campaign
 def test_the_shell_completes_runs_with_a_journal(killed: Path) -> None:
     """Ids are offered where a run is named, and the paths of a killed run too."""
     Path("runs/bare").mkdir()
@@ -494,6 +527,6 @@ def test_a_folder_of_runs_elsewhere_is_named_whole(done: Path) -> None:
     shutil.copytree(done, "mine/one")
     lines = journal_lines(Path("mine/one"))
     Path("mine/one/journal.jsonl").write_bytes(b"".join(lines[:3]))
-    shown = command("runs", "show", "one", "--out", "mine", "--json").data
+    shown = command("show", "one", "--out", "mine", "--json").data
     assert shown["folder"] == str(Path("mine/one"))
-    assert "go on     mergepoint resume mine/one" in command("runs", "show", "mine/one").out
+    assert "resume    mergepoint resume mine/one" in command("show", "mine/one").out

@@ -11,7 +11,7 @@ from tests.apps.command import command, only_transcript
 
 @pytest.fixture
 def run_id() -> str:
-    """Give the id of a run on disk."""
+    """Return the id of a run on disk."""
     assert command("run", "essay.py", "-i", "topic=rivers", "--run-id", "one").code == 0
     return "one"
 
@@ -19,7 +19,7 @@ def run_id() -> str:
 @pytest.mark.parametrize("name", ["one", "last", "runs/one", "runs/one/transcript.json"])
 def test_a_run_is_found_by_id_folder_file_or_as_the_last(run_id: str, name: str) -> None:
     """All four ways to name a run list the same calls."""
-    shown = command("show", name)
+    shown = command("show", name, "--calls")
     assert shown.code == 0
     lines = shown.out.splitlines()
     assert lines[0].split() == ["time", "tokens", "words", "model", "path"]
@@ -66,7 +66,7 @@ def test_a_call_is_shown_as_json(run_id: str) -> None:
 
 def test_calls_are_listed_as_json(run_id: str) -> None:
     """The listing as JSON has a row for each call."""
-    data = command("show", "one", "--json").data
+    data = command("show", "one", "--calls", "--json").data
     assert [call["path"] for call in data["calls"]] == [
         "essay/draft",
         "essay/threads/first",
@@ -79,11 +79,11 @@ def test_calls_are_listed_as_json(run_id: str) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["two"], "there is no run 'two'; the newest are: one"),
+        (["two"], "Run 'two' not found in runs. Most recent runs: one."),
         (["on"], "did you mean 'one'"),
-        (["one", "nobody"], "run one: "),
-        (["one", "threads"], "'threads' is no call; the calls in it:"),
-        (["essay.py"], "essay.py holds no transcript"),
+        (["one", "nobody"], "Run one: "),
+        (["one", "threads"], "'threads' isn't a call. Calls inside it:"),
+        (["essay.py", "draft"], "essay.py holds no transcript"),
     ],
 )
 def test_what_is_not_there_is_answered_with_what_is(
@@ -108,16 +108,16 @@ def test_a_path_that_fits_several_calls_lists_them(here: Path) -> None:
 
 def test_without_runs_there_is_no_last() -> None:
     """An empty folder of runs is said to be empty."""
-    shown = command("show", "last")
+    shown = command("show", "last", "--calls")
     assert shown.code == 2
-    assert "there are none in runs" in shown.err
+    assert "There are no runs yet." in shown.err
 
 
 def test_a_failed_run_is_shown_with_its_failure() -> None:
     """Answered calls are listed, then why the run was not finished; failed calls say so."""
     command("run", "breaking.py")
-    lines = command("show", "last").out.splitlines()
-    assert lines[-1].startswith("the run was not finished: failed at breaking/stage/title: ValueE")
+    lines = command("show", "last", "--calls").out.splitlines()
+    assert lines[-1].startswith("The run isn't finished: failed at breaking/stage/title: ValueE")
     assert command("show", "last", "--json").data["error"]["type"] == "ValueError"
     assert "breaking/stage/title" in command("show", "last", "title").err
 

@@ -8,22 +8,22 @@ import pytest
 from tests.apps.command import command, only_transcript, paths
 
 from mergepoint import Usage
-from mergepoint.apps.cli.spending import cost_of, usage_rows
-from mergepoint.testing.server import ModelServer, Reply
+from mergepoint.apps.cli.summary import cost_of, usage_rows
+from mergepoint.testing.server import ModelServer, ServerReply
 
 TOPIC = ("--input", "topic=rivers")
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
-    """Give a server on loopback whose answers use 1,000 and 100 tokens."""
+    """Yield a server on loopback whose answers use 1,000 and 100 tokens."""
     monkeypatch.setenv("OPENAI_API_KEY", "x")
-    with ModelServer(lambda body: Reply("Answer.", usage=(1_000, 100))) as serving:
+    with ModelServer(lambda body: ServerReply("Answer.", usage=(1_000, 100))) as serving:
         yield serving
 
 
 def real(server: ModelServer) -> tuple[str, ...]:
-    """Give the options that name the server's model."""
+    """Return the options that name the server's model."""
     return ("--model", "openai:test", "--base-url", server.url)
 
 
@@ -59,7 +59,7 @@ def test_a_budget_stops_the_run_and_a_larger_one_goes_on(server: ModelServer) ->
     assert run.code == 1
     assert "the budget of essay, 2 calls, does not suffice" in run.err
     assert paths(only_transcript()) == ["essay/draft", "essay/threads/first"]
-    more = command("run", "essay.py", *real(server), "--budget", "calls=4", "--resume", "last")
+    more = command("resume", "last", *real(server), "--budget", "calls=4")
     assert more.code == 0, more.err
     assert len(server.log) == 4
 
@@ -82,13 +82,13 @@ def test_a_budget_in_usd_needs_prices(server: ModelServer) -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (("--budget", "usd"), "write KIND=LIMIT"),
+        (("--budget", "usd"), "Use KIND=LIMIT"),
         (("--budget", "euro=1"), "no 'euro'"),
         (("--budget", "calls=1.5"), "calls is a whole number"),
         (("--budget", "usd=nan"), "usd is a finite number"),
-        (("--budget", "calls=1", "--budget", "calls=2"), "calls is given twice"),
-        (("--price", "openai:test"), "write PROVIDER:NAME=IN,OUT"),
-        (("--price", "openai:test=1"), "write PROVIDER:NAME=IN,OUT"),
+        (("--budget", "calls=1", "--budget", "calls=2"), "calls is set twice"),
+        (("--price", "openai:test"), "Use PROVIDER:NAME=IN,OUT"),
+        (("--price", "openai:test=1"), "Use PROVIDER:NAME=IN,OUT"),
         (("--price", "openai:test=1,-2"), "output_per_million is a finite number"),
     ],
 )
@@ -107,7 +107,7 @@ def test_a_large_tree_is_shown_to_its_second_level() -> None:
     whole = {"p": Usage(calls=15, total_tokens=75, cost=1.5), **blocks, **leaves}
     rows = usage_rows(whole)
     assert [row.split()[0] for row in rows] == ["calls", "p", "b0", "b1", "b2", "(15"]
-    assert rows[-1] == "(15 more below, in the transcript)"
+    assert rows[-1] == "(15 more in the transcript)"
 
 
 @pytest.mark.parametrize(

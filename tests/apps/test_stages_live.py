@@ -9,14 +9,15 @@ from typing import Any
 
 from rich.console import Console
 
-from mergepoint.apps.cli.recipe.stages_live import StagesLive
-from mergepoint.streams.library import LIBRARY
-from mergepoint.streams.recipe_run import RecipeRun, Wanted
-from mergepoint.testing.stochastic import StochasticModel
+from mergepoint.apps.cli.live import StagesView
+from mergepoint.streams.recipe import Recipe, Stage
+from mergepoint.streams.recipe_yaml import LIBRARY
+from mergepoint.streams.run import RecipeRun, Wanted
+from mergepoint.testing.stochastic_model import StochasticModel
 
 
-def drawn(live: StagesLive, height: int = 40) -> list[str]:
-    """Give the lines of the view."""
+def drawn(live: StagesView, height: int = 40) -> list[str]:
+    """Return the lines of the view."""
     console = Console(file=io.StringIO(), width=80, height=height)
     console.print(live.drawn(height))
     return [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
@@ -37,7 +38,7 @@ def test_the_view_tells_of_stages_calls_and_the_best() -> None:
         watch=lambda stage_id, thing: live.note(stage_id, thing),
     )
     run = RecipeRun.of(LIBRARY.find("best_of_n"), ["a"], wanted)
-    live = StagesLive(run, quiet=True)
+    live = StagesView(run, quiet=True)
 
     async def all_of_it() -> int:
         return len([thing async for thing in run.stream()])
@@ -52,3 +53,25 @@ def test_the_view_tells_of_stages_calls_and_the_best() -> None:
     ]
     assert "best score 70" in lines[3]
     assert "and 2 stages more" in drawn(live, height=4)
+    assert (live.share, lines[4]) == (1.0, "━" * 40)
+
+
+def test_the_view_tells_of_failed_things() -> None:
+    """A stage in which Things failed says how many, and the bar is not full before the end."""
+    shares: list[float] = []
+
+    def answered(rng: Any, prompt: str) -> str:
+        shares.append(live.share)
+        return "no title"
+
+    recipe = Recipe("poll", (Stage("generate", params={"answer": "^Title"}), Stage("vote")))
+    wanted = Wanted(model=StochasticModel(chance=answered), runs=None)
+    run = RecipeRun.of(recipe, ["a", "b"], wanted)
+    live = StagesView(run, quiet=True)
+
+    async def all_of_it() -> int:
+        return len([thing async for thing in run.stream()])
+
+    asyncio.run(all_of_it())
+    assert "2 failed" in drawn(live)[0]
+    assert shares[0] == 0.0

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 from tests.apps.command import Outcome, command, completions, process
-from tests.record.places import Place, place_of
+from tests.journal.places import Place, place_of
 
-from mergepoint.record.sql_store import SqlStore
+from mergepoint.core.errors import install_command
+from mergepoint.journal.sql import SqlStore
 
 PATHS = ["essay/draft", "essay/threads/first", "essay/threads/second", "essay/consensus"]
 
@@ -43,7 +44,7 @@ tree = Block([Step("Describe a harbour.", name="one"), Step(late, name="two")])
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """Give an empty database of each kind."""
+    """Yield an empty database of each kind."""
     with place_of(request.param, tmp_path) as found:
         yield found
 
@@ -63,7 +64,7 @@ def late(place: Place, *, kill: bool) -> None:
     assert run.code == (-signal.SIGKILL if kill else 1)
     Path("kill").unlink(missing_ok=True)
     Path("ready").touch()
-    show = ("runs", "show", "r", "--store", place.address, "--json")
+    show = ("show", "r", "--store", place.address, "--json")
     while kill and command(*show).data["state"] == "running":  # until a server sees that it is gone
         time.sleep(0.02)
 
@@ -75,7 +76,7 @@ def test_a_run_is_kept_in_a_database(place: Place) -> None:
     assert not Path("runs").exists()
     assert [record.path for record in SqlStore(place.address).read("one")[1]] == PATHS
     told = {line[:13].strip(): line[13:] for line in run.err.splitlines()}
-    assert told["kept as"].startswith("one in ")
+    assert told["stored as"].startswith("one in ")
     assert told["look inside"].startswith("mergepoint show one --store ")
     assert "transcript" not in told
 
@@ -94,14 +95,16 @@ def test_runs_are_seen_in_a_database(place: Place) -> None:
     where = ("--store", place.address)
     (run,) = command("runs", "list", *where, "--json").data
     assert (run["run_id"], run["state"], run["calls"], run["of"]) == ("one", "done", 4, 4)
-    assert "essay (offline)" in command("runs", "list", *where).out
-    shown = command("runs", "show", "last", *where)
-    assert "kept in " in shown.out
-    assert command("runs", "show", "one", *where, "--json").data["folder"] is None
+    (row,) = command("runs", "list", *where).out.splitlines()[1:]
+    assert row.split()[:4] == ["one", "essay.py:tree", "done", "4/4"]
+    assert "mergepoint:offline" in row
+    shown = command("show", "last", *where)
+    assert "stored in " in shown.out
+    assert command("show", "one", *where, "--json").data["folder"] is None
     tail = command("runs", "tail", "one", *where, "-f", "--json").out.splitlines()
     assert [json.loads(line)["path"] for line in tail] == PATHS
     assert len(command("runs", "tail", "one", *where, "-n", "2").out.splitlines()) == 2
-    assert command("runs", "check", "--all", *where).out == "one: fine\n"
+    assert command("runs", "check", "--all", *where).out == "one: OK\n"
     exported = command("runs", "export", "one", *where).data
     assert [step["path"] for step in exported["steps"]] == PATHS
     assert command("runs", "export", "one", *where, "--to", "t.json").code == 0
@@ -110,12 +113,13 @@ def test_runs_are_seen_in_a_database(place: Place) -> None:
     assert "essay/draft" in command("show", "t.json", *where).out
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("kill", [True, False])
 def test_a_run_in_a_database_goes_on(place: Place, *, kill: bool) -> None:
     """What it was started with is in its header, so that a resume need not repeat it."""
     late(place, kill=kill)
     where = ("--store", place.address)
-    shown = command("runs", "show", "r", *where, "--json").data
+    shown = command("show", "r", *where, "--json").data
     assert shown["state"] == "unfinished"
     assert shown["resume"].startswith("mergepoint resume r --store ")
     done = command("resume", "last", *where, "--json", "--quiet")
@@ -124,6 +128,7 @@ def test_a_run_in_a_database_goes_on(place: Place, *, kill: bool) -> None:
     assert [one.path for one in records if one.answered] == ["pipeline/one", "pipeline/two"]
 
 
+@pytest.mark.first_case
 def test_a_run_in_a_database_is_reused_and_replayed(place: Place) -> None:
     """No answer is paid twice, wherever the run is that it comes from."""
     essay(place)
@@ -137,6 +142,7 @@ def test_a_run_in_a_database_is_reused_and_replayed(place: Place) -> None:
     assert len(runs) == 4
 
 
+@pytest.mark.first_case
 def test_the_environment_names_a_database(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where MERGEPOINT_STORE is set it need not be given, and --out is a folder all the same."""
     monkeypatch.setenv("MERGEPOINT_STORE", place.address)
@@ -144,7 +150,7 @@ def test_the_environment_names_a_database(place: Place, monkeypatch: pytest.Monk
     assert "look inside  mergepoint show one PATH" in run.err
     assert len(command("runs", "list", "--json").data) == 1
     assert command("runs", "list", "--out", "runs", "--json").data == []
-    assert completions("mergepoint runs show o") == ["one"]
+    assert completions("mergepoint show o") == ["one"]
     assert completions("mergepoint show one essay/t") == PATHS[1:3]
 
 
@@ -153,9 +159,10 @@ def test_an_id_that_is_taken_is_refused(place: Place) -> None:
     essay(place)
     again = essay(place)
     assert again.code == 2
-    assert "there is a run 'one' in" in again.err
+    assert "Run 'one' already exists in" in again.err
 
 
+@pytest.mark.first_case
 def test_what_is_wrong_in_a_database_is_told_by_row(place: Place) -> None:
     """Each row that was changed is a problem, with the run and the number."""
     essay(place)
@@ -165,7 +172,7 @@ def test_what_is_wrong_in_a_database_is_told_by_row(place: Place) -> None:
     assert ", row 3: its checksum does not fit what it holds" in checked.out
     repaired = command("runs", "repair", "one", "--store", place.address)
     assert repaired.code == 2
-    assert "restore it from a backup" in repaired.err
+    assert "Restore it from a backup" in repaired.err
     assert command("runs", "list", "--store", place.address, "--json").data[0]["state"] == "damaged"
 
 
@@ -191,8 +198,8 @@ def test_a_run_that_is_being_written_is_running(place: Place) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (("--store", "runs"), "--store 'runs' is no address of a database: give sqlite:///runs.db"),
-        (("--store", "sqlite:///x.db", "--out", "runs"), "--out and --store exclude each other"),
+        (("--store", "runs"), "--store 'runs' isn't a database URL. Use sqlite:///runs.db"),
+        (("--store", "sqlite:///x.db", "--out", "runs"), "Can't use --out and --store together"),
         (("--store", "mysql://host/db"), "SQLite or PostgreSQL"),
         (("--store", "sqlite://"), "a database in memory ends with its process"),
     ],
@@ -209,7 +216,7 @@ def test_an_empty_database_has_no_runs() -> None:
     """A file is not made by asking."""
     listed = command("runs", "list", "--store", "sqlite:///x.db")
     assert (listed.code, listed.out) == (0, "")
-    assert "there are no runs in sqlite:///x.db" in listed.err
+    assert "There are no runs in sqlite:///x.db" in listed.err
     assert command("resume", "last", "--store", "sqlite:///x.db").code == 2
     assert not Path("x.db").exists()
 
@@ -226,8 +233,8 @@ def test_a_password_is_not_told() -> None:
 @pytest.mark.parametrize(
     ("missing", "url", "extra"),
     [
-        ("sqlalchemy", "sqlite:///x.db", "mergepoint[sql]"),
-        ("psycopg", "postgresql://u@127.0.0.1:1/db", "mergepoint[postgres]"),
+        ("sqlalchemy", "sqlite:///x.db", "sql"),
+        ("psycopg", "postgresql://u@127.0.0.1:1/db", "postgres"),
     ],
 )
 def test_an_extra_that_is_not_installed_is_named(missing: str, url: str, extra: str) -> None:
@@ -241,22 +248,22 @@ def test_an_extra_that_is_not_installed_is_named(missing: str, url: str, extra: 
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert f"pip install '{extra}'" in done.stderr
+    assert install_command(extra) in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_a_header_from_elsewhere_has_no_command(place: Place) -> None:
     """A run that Python began in the database has to be told how it goes on."""
     from mergepoint import RunContext, Step, run_generation
-    from mergepoint.testing.scripted import ScriptedModel
+    from mergepoint.testing.scripted_model import ScriptedModel
 
     stop: Any = ScriptedModel([TimeoutError("slow")])
     with pytest.raises(TimeoutError):
         run_generation(
             Step("x", name="x"), model=stop, runs=place.address, ctx=RunContext(run_id="p")
         )
-    shown = command("runs", "show", "p", "--store", place.address, "--json").data
+    shown = command("show", "p", "--store", place.address, "--json").data
     assert shown["resume"].endswith("TARGET --model PROVIDER:NAME")
     refused = command("resume", "p", "--store", place.address)
     assert refused.code == 2
-    assert "is not on record, as of a run from Python" in refused.err
+    assert "doesn't have the options of the run" in refused.err

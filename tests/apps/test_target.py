@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from mergepoint.core.errors import TreeError
-from mergepoint.tree.node import root_path
-from mergepoint.tree.target import TargetError, about, graph_file, graph_names, resolve_target
+from mergepoint.tree.load import TargetError, about, graph_file, graph_names, resolve_target
+from mergepoint.tree.nodes import root_path
 
 
 def refusal(target: str) -> str:
-    """Give the message with which a target is refused."""
+    """Return the message with which a target is refused."""
     with pytest.raises(TargetError) as caught:
         resolve_target(target)
     return str(caught.value)

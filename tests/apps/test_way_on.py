@@ -51,10 +51,10 @@ def late(here: Path) -> None:
 
 
 def interrupted(*words: str) -> str:
-    """Give the line that a run prints that was ended by Ctrl-C."""
+    """Return the line that a run prints that was ended by Ctrl-C."""
     run = command(*words)
     assert run.code == 130
-    printed = run.err.splitlines()[-1].removeprefix("  go on: ")
+    printed = run.err.splitlines()[-1].removeprefix("  resume: ")
     assert printed.startswith("mergepoint ")
     return printed
 
@@ -68,8 +68,9 @@ def pasted(line: str) -> Outcome:
 
 
 def calls(folder: Path | str) -> int:
-    """Give how many records a run's journal has."""
-    return len((Path(folder) / "journal.jsonl").read_bytes().splitlines()) - 1
+    """Return how many records a run's journal has, without those of begun calls."""
+    lines = (Path(folder) / "journal.jsonl").read_bytes().splitlines()[1:]
+    return sum(b'"begun":true' not in line.replace(b" ", b"") for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -116,10 +117,14 @@ def test_what_a_resume_was_told_is_said_again() -> None:
 
 
 def test_what_a_resume_cannot_be_told_is_said_to_run() -> None:
-    """A run that goes on as another form, or without its budget, is `run --resume` with all."""
+    """A run that continues without a recorded budget has all its options in the line."""
     interrupted("run", "late.py", "--run-id", "r", "--budget", "calls=3")
-    line = interrupted("run", "late.py", "--form", "fused", "--resume", "r", "--set", "end:meta={}")
-    assert line == "mergepoint run late.py:tree --set 'end:meta={}' --form fused --resume r"
+    options = ["--ignore-recorded", "--form", "fused", "--set", "end:meta={}"]
+    line = interrupted("resume", "r", "late.py", *options)
+    assert line == (
+        "mergepoint resume r late.py:tree --model offline --set 'end:meta={}' --form fused "
+        "--ignore-recorded"
+    )
     assert pasted(line).code == 0
 
 
@@ -133,16 +138,16 @@ def test_answers_that_were_given_are_given_again() -> None:
 def test_a_run_from_python_is_resumed_by_what_it_was_told(here: Path) -> None:
     """Nothing is on record of how it began, so the line names the tree again."""
     from mergepoint import RunContext, run_generation
-    from mergepoint.tree.target import resolve_target
+    from mergepoint.tree.load import resolve_target
 
     with pytest.raises(KeyboardInterrupt):
         run_generation(
             resolve_target("late.py").tree, model="offline", ctx=RunContext(run_id="p"), runs="runs"
         )
-    shown = command("runs", "show", "p", "--json").data["resume"]
+    shown = command("show", "p", "--json").data["resume"]
     assert shown == "mergepoint resume p TARGET --model PROVIDER:NAME"
     line = interrupted("resume", "p", "late.py", "--model", "offline")
-    assert line == "mergepoint run late.py:tree --resume p"
+    assert line == "mergepoint resume p late.py:tree --model offline"
     assert pasted(line).code == 0
 
 
@@ -151,7 +156,7 @@ def test_a_key_is_no_part_of_the_line() -> None:
     run = command("run", "late.py", "--run-id", "r", "--set", 'one:params={"api_key": "k9"}')
     assert run.code == 130
     line = run.err.splitlines()[-1]
-    assert line.endswith("run late.py:tree --set one:params=VALUE --resume r")
+    assert line == "  resume: mergepoint resume r --set one:params=VALUE"
     assert "k9" not in line
 
 
@@ -161,11 +166,11 @@ def test_a_key_is_no_part_of_the_line() -> None:
 def test_the_line_of_a_recipe_has_all_that_it_needs(options: Sequence[str]) -> None:
     """Place, file, knobs, budget and how many Things are wanted: pasted, it comes to the same."""
     given = ["-k", "n=2", "-n", "3", "--budget", "calls=5", "--price", "m:*=1,2", *options]
-    first = command("recipe", "run", "odd one.yaml", "Is it wet?", "--run-id", "r1", "-q", *given)
+    first = command("run", "odd one.yaml", "Is it wet?", "--run-id", "r1", "-q", *given)
     assert first.code == 1
-    line = first.err.splitlines()[-1].partition(" by ")[2]
-    said = "--knob n=2 --wanted 3 --budget calls=5 --price 'm:*=1,2' --resume "
-    assert line.startswith(f"mergepoint recipe run 'odd one.yaml' {said}")
+    line = first.err.splitlines()[-1].removeprefix("  resume: ")
+    assert line.startswith("mergepoint resume ")
+    assert line.endswith(" --budget calls=5 --price 'm:*=1,2'")
     again = pasted(f"{line} -q")
     assert again.code == 1
     assert again.err == first.err
@@ -175,29 +180,38 @@ def test_the_line_of_a_recipe_has_all_that_it_needs(options: Sequence[str]) -> N
 
 
 def test_the_model_of_a_recipe_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A recipe's model is not on record by its name, so the line has it; an address's key not."""
+    """The line names the model and hides the key of an address, which is not on record."""
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     where = ["--model", "openai:none", "--base-url", "http://k9:k9@127.0.0.1:9/v1"]
-    done = command("recipe", "run", "step_back", "x", "--run-id", "r1", "-q", *where)
-    line = done.err.splitlines()[-1].partition(" by ")[2]
-    assert line == "mergepoint recipe run step_back --model openai:none --base-url URL --resume r1"
+    done = command("run", "step_back", "x", "--run-id", "r1", "-q", *where)
+    line = done.err.splitlines()[-1].removeprefix("  resume: ")
+    assert line == "mergepoint resume r1 --model openai:none --base-url URL"
+    assert "looked like a key and was not recorded" in command("resume", "r1").err
 
 
 def test_runs_show_tells_how_a_recipe_goes_on() -> None:
-    """From its record alone: the name of one that comes along, RECIPE for a file."""
-    command("recipe", "run", "best_of_n", "x", "--run-id", "r1", "-q")
+    """From its record alone: by the name of one that comes along, or by its file."""
+    command("run", "best_of_n", "x", "--run-id", "r1", "-q")
     journal = Path("runs/r1/journal.jsonl")
     journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:-2]))
-    line = command("runs", "show", "r1", "--json").data["resume"]
-    assert line == "mergepoint recipe run best_of_n --resume r1"
+    line = command("show", "r1", "--json").data["resume"]
+    assert line == "mergepoint resume r1"
     assert pasted(line).code == 0
-    command("recipe", "run", "odd one.yaml", "x", "--run-id", "r2")
-    assert command("runs", "show", "r2", "--json").data["resume"].split()[3] == "RECIPE"
+    command("run", "odd one.yaml", "x", "--run-id", "r2")
+    assert command("show", "r2", "--json").data["resume"] == "mergepoint resume r2"
 
 
 @pytest.mark.parametrize("run_id", ["last", "-r"])
 def test_an_id_by_which_nothing_could_be_found_is_refused(run_id: str) -> None:
     """An id that a command takes for something else is refused by trees and recipes alike."""
-    for words in (("run", "late.py"), ("recipe", "run", "best_of_n", "x")):
+    for words in (("run", "late.py"), ("run", "best_of_n", "x")):
         done = command(*words, f"--run-id={run_id}")
-        assert (done.code, "cannot be the name of a run" in done.err) == (2, True)
+        assert (done.code, "can't be the ID of a run" in done.err) == (2, True)
+
+
+def test_a_resume_can_set_zero_and_sequential() -> None:
+    """A value that Python takes for false overrides the recorded one, and is printed again."""
+    interrupted("run", "late.py", "--run-id", "r", "--temperature", "0")
+    line = interrupted("resume", "r", "--temperature", "0", "--sequential")
+    assert line == "mergepoint resume r --temperature 0 --sequential"
+    assert pasted(line).code == 0

@@ -12,8 +12,12 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.ui.browsing import Console
 
 # Read when Chainlit is imported, which writes there.
 _HOME = tempfile.TemporaryDirectory(prefix="mergepoint-ui-", ignore_cleanup_errors=True)
@@ -34,7 +38,7 @@ class Server:
 
     @property
     def address(self) -> str:
-        """Give where it listens."""
+        """Return where it listens."""
         return f"http://localhost:{self.port}"
 
     def start(self) -> None:
@@ -61,7 +65,7 @@ Starting = Callable[..., Server]
 
 
 def free_port() -> int:
-    """Give a port that nobody listens at."""
+    """Return a port that nobody listens at."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         port: int = found.getsockname()[1]
         return port
@@ -69,7 +73,7 @@ def free_port() -> int:
 
 @pytest.fixture
 def starting(tmp_path: Path) -> Iterator[Starting]:
-    """Give a function that starts a server; all are killed after the test."""
+    """Yield a function that starts a server; all are killed after the test."""
     begun: list[Server] = []
 
     def start(*args: str, place: str | None = None) -> Server:
@@ -94,3 +98,60 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
     finally:
         server.kill()
+
+
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+@pytest.fixture
+def console() -> Console:
+    """Return the console of a test's pages, to which a test adds what it expects there."""
+    from tests.ui.browsing import Console
+
+    return Console()
+
+
+@pytest.fixture
+def browser(tmp_path: Path, console: Console, starting: Starting) -> Iterator[Any]:
+    """Yield a browser with a profile of its own, whose pages reach this machine alone.
+
+    After the test nothing stands in the console that is not expected. The browser is closed before
+    the test's servers are killed, whose end a page would complain of.
+    """
+    del starting  # it is asked for, so that it ends later
+    from playwright.sync_api import expect, sync_playwright
+    from tests.ui.browsing import CHROMIUM, WAIT
+
+    if not Path(CHROMIUM).exists():
+        said = f"there is no {CHROMIUM}: apt-get install chromium"
+        pytest.fail(said) if os.environ.get("CI") == "true" else pytest.skip(said)
+    expect.set_options(timeout=WAIT)
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch_persistent_context(
+            str(tmp_path / "profile"),
+            executable_path=CHROMIUM,
+            headless=True,
+            args=list(FLAGS),
+            viewport={"width": 1100, "height": 800},
+        )
+        found.set_default_timeout(WAIT)
+        answered: list[str] = []
+        found.on("response", lambda response: answered.append(response.url))
+        found.on("console", console.hear)
+        found.on("weberror", lambda error: console.hear_error(error.error))
+        try:
+            yield found
+        finally:
+            found.close()
+        outside = [url for url in answered if not url.startswith(("http://localhost:", "data:"))]
+        assert outside == []
+        assert console.unexpected() == []

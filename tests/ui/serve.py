@@ -18,13 +18,13 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from mergepoint import TurnRunner
-from mergepoint.agent.agent import agent
-from mergepoint.agent.code_job import CodeJob
-from mergepoint.agent.code_run import CodeRun
-from mergepoint.apps.chainlit.server import Ui, serve
-from mergepoint.testing.scripted import Answer, ScriptedModel
-from mergepoint.testing.scripted_runner import failed, went_well
+from mergepoint import Block, Step, TurnRunner
+from mergepoint.agent.tree import agent
+from mergepoint.apps.chainlit.web_server import Ui, serve
+from mergepoint.sandbox.job import CodeJob, CodeRun
+from mergepoint.testing.sandbox import failed, went_well
+from mergepoint.testing.scripted_model import Answer, ScriptedModel
+from mergepoint.tree.nodes import Gate, Loop
 
 GREETING = "Hello. Ask me for a report."
 ANSWER = "The sum is 42, over three regions."
@@ -38,14 +38,23 @@ def main() -> None:
     parser.add_argument("port", type=int)
     parser.add_argument("--login", type=Path)
     parser.add_argument("--runner")
+    parser.add_argument("--gated", action="store_true")
     parser.add_argument("--slow", type=float, default=0.0)
     given = parser.parse_args()
-    tree = agent(runner=given.runner or Runner(Path(given.place)))
+    tree = gated() if given.gated else agent(runner=given.runner or Runner(Path(given.place)))
     model: Any = Typing
     model = model(default=Answering(given.slow))
     turns = TurnRunner(tree, model=model)
     ui = Ui(turns=turns, place=given.place, port=given.port, logins=given.login)
     serve(ui, ready=_ready)
+
+
+def gated() -> Block:
+    """Return a tree with a gate at a step that makes no artifact."""
+    title = Step("Give a title.", name="title")
+    check = Gate(title, name="check", question="Is this title good?", capture_key="review")
+    again = Loop([check], name="trying", until="review", max_iterations=3)
+    return Block([again, Step("Say it.", name="line")], name="titled", merge="last_response")
 
 
 def _ready(address: str) -> None:
@@ -71,7 +80,7 @@ class Answering:
         self._broken: set[str] = set()
 
     def __call__(self, messages: Sequence[BaseMessage]) -> Any:
-        """Give a plan, a program or an answer."""
+        """Return a plan, a program or an answer."""
         prompt = str(messages[-1].text)
         request = _part(prompt, "request")
         if prompt.startswith("Plan how"):

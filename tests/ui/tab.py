@@ -11,6 +11,8 @@ from typing import Any, Self
 import httpx
 import socketio
 
+_OF_STEPS = ("new_message", "update_message", "stream_start", "stream_token", "delete_message")
+
 WAIT = 60.0
 """Seconds after which what is waited for will not come; no test waits for them to pass."""
 
@@ -27,6 +29,7 @@ class Tab:
         self.toasts: list[str] = []
         self.events: list[str] = []
         self.tokens: list[str] = []
+        self.posts: list[dict[str, Any]] = []
         self.busy = False
         self.waits = True
         self._changed = asyncio.Event()
@@ -103,6 +106,24 @@ class Tab:
         said = {"action": action, "sessionId": self.session}
         return await self._http.post("/project/action", json=said)
 
+    async def edit(self) -> dict[str, Any]:
+        """Click *Edit*, and give what the server posts for the editor."""
+        before = len(self.posts)
+        await self.click("Edit")
+
+        def opened() -> list[dict[str, Any]]:
+            return [one for one in self.posts[before:] if one["mergepoint"] == "edit"]
+
+        await self.until(lambda: bool(opened()))
+        return opened()[-1]
+
+    async def save(self, editor: dict[str, Any], text: str) -> Any:
+        """Save a text in an editor, and give what is wrong with it."""
+        action = {**editor["action"], "payload": {**editor["action"]["payload"], "text": text}}
+        said = {"action": action, "sessionId": editor["sessionId"]}
+        answer = await self._http.post("/project/action", json=said)
+        return answer.json()["response"]
+
     async def stop(self) -> None:
         """Click the button that stops."""
         await self._socket.emit("stop")
@@ -116,26 +137,27 @@ class Tab:
         return await self._http.request(method, path, json=body)
 
     async def threads(self, **filters: Any) -> list[dict[str, Any]]:
-        """Give the list at the side."""
-        body = {"pagination": {"first": 20}, "filter": filters}
+        """Return the list at the side."""
+        body = {"pagination": {"first": 200}, "filter": filters}
         found = (await self._http.post("/project/threads", json=body)).json()
         listed: list[dict[str, Any]] = found["data"]
         return listed
 
-    def texts(self, kind: str = "assistant_message") -> list[str]:
-        """Give the texts of what is shown, in order of time."""
-        return [one["output"] for one in self.shown() if one["type"] == kind]
+    def texts(self, *kinds: str) -> list[str]:
+        """Return the texts of what is said, by default by the page, in order of time."""
+        wanted = kinds or ("assistant_message", "system_message")
+        return [one["output"] for one in self.shown() if one["type"] in wanted]
 
     def shown(self) -> list[dict[str, Any]]:
-        """Give what is shown, in order of time."""
+        """Return what is shown, in order of time."""
         return sorted(self.steps.values(), key=lambda one: str(one.get("createdAt")))
 
     def named(self, name: str) -> dict[str, Any]:
-        """Give the step of a name."""
-        return next(one for one in self.steps.values() if one["name"] == name)
+        """Return the step of a name, of which the part before the first dot counts."""
+        return next(one for one in self.steps.values() if one["name"].split(" · ")[0] == name)
 
     def labels(self) -> set[str]:
-        """Give the labels of all buttons."""
+        """Return the labels of all buttons."""
         return {str(one["label"]) for one in self.actions.values()}
 
     async def until(self, holds: Callable[[], bool]) -> None:
@@ -161,14 +183,8 @@ class Tab:
 
     async def _hear(self, event: str, data: Any = None) -> None:
         self.events.append(event)
-        if event in ("new_message", "update_message", "stream_start"):
-            self.steps[data["id"]] = {**self.steps.get(data["id"], {}), **data}
-        elif event == "stream_token":
-            self.tokens.append(data["token"])
-            step = self.steps[data["id"]]
-            step["output"] = data["token"] if data["isSequence"] else step["output"] + data["token"]
-        elif event == "delete_message":
-            self.steps.pop(data["id"], None)
+        if event in _OF_STEPS:
+            self._hear_of_step(event, data)
         elif event == "resume_thread":
             self.steps = {one["id"]: one for one in data["steps"]}
         elif event == "first_interaction":
@@ -177,8 +193,20 @@ class Tab:
             self.actions[data["id"]] = data
         elif event == "remove_action":
             self.actions.pop(data["id"], None)
+        elif event == "window_message":
+            self.posts.append(data)
         elif event == "toast":
             self.toasts.append(data["message"])
         elif event in ("task_start", "task_end"):
             self.busy = event == "task_start"
         self._changed.set()
+
+    def _hear_of_step(self, event: str, data: dict[str, Any]) -> None:
+        if event == "delete_message":
+            self.steps.pop(data["id"], None)
+        elif event == "stream_token":
+            self.tokens.append(data["token"])
+            step = self.steps[data["id"]]
+            step["output"] = data["token"] if data["isSequence"] else step["output"] + data["token"]
+        else:
+            self.steps[data["id"]] = {**self.steps.get(data["id"], {}), **data}

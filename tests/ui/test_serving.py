@@ -13,16 +13,18 @@ from typing import Any
 import pytest
 from tests.apps.command import command
 
-from mergepoint.apps.chainlit.gatekeeper import Gatekeeper
-from mergepoint.apps.chainlit.logins import LoginError, Logins, login_line
-from mergepoint.apps.chainlit.root import RootError, root_of, secret_at
-from mergepoint.apps.chainlit.server import is_loopback
+from mergepoint.apps.chainlit.app_folder import RootError, root_of, secret_at
+from mergepoint.apps.chainlit.external_links import ExternalLinkFilter
+from mergepoint.apps.chainlit.logins import Attempts, LoginError, Logins, login_line
+from mergepoint.apps.chainlit.request_guard import RequestGuard
+from mergepoint.apps.chainlit.web_server import is_loopback
+from mergepoint.core.errors import install_command
 
 HOSTS = {"localhost", "127.0.0.1", "::1"}
 
 
 def status(scope: dict[str, Any], *, hosts: set[str] | None = HOSTS) -> int:
-    """Give what a request is answered with; 1008 closes a socket."""
+    """Return what a request is answered with; 1008 closes a socket."""
     sent: list[Any] = []
 
     async def inner(scope: Any, receive: Any, send: Any) -> None:
@@ -34,14 +36,14 @@ def status(scope: dict[str, Any], *, hosts: set[str] | None = HOSTS) -> int:
     async def receive() -> Any:
         return {"type": "websocket.connect"}
 
-    keeper = Gatekeeper(inner, hosts=hosts, origins=["http://localhost:8000"])
+    keeper = RequestGuard(inner, hosts=hosts, origins=["http://localhost:8000"])
     asyncio.run(keeper(scope, receive, send))
     found: int = sent[0].get("status") or sent[0]["code"]
     return found
 
 
 def request(method: str = "GET", kind: str = "http", **headers: str) -> dict[str, Any]:
-    """Give a request with headers."""
+    """Return a request with headers."""
     pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
     return {"type": kind, "method": method, "headers": pairs}
 
@@ -75,6 +77,83 @@ def test_a_public_server_knows_its_own_origin() -> None:
     assert status(request("POST", host="here.example", origin="null"), hosts=None) == 403
 
 
+@pytest.mark.parametrize("kind", ["text/html; charset=utf-8", "application/json"])
+def test_a_page_links_to_nothing_elsewhere(kind: str) -> None:
+    """Fonts and styles of other servers are taken out of HTML, and out of nothing else."""
+    page = (
+        b'<head><link rel="preconnect" href="https://fonts.example" crossorigin />\n'
+        b'<link\n  href="https://fonts.example/css2?family=Inter&display=swap"\n/>'
+        b'<link rel="stylesheet" href="/public/page.css"></head>'
+    )
+    sent: list[Any] = []
+
+    async def inner(scope: Any, receive: Any, send: Any) -> None:
+        assert dict(scope["headers"]).keys() == {b"accept"}  # so that it is not compressed
+        headers = [(b"content-type", kind.encode()), (b"content-length", b"%d" % len(page))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": page[:60], "more_body": True})
+        await send({"type": "http.response.body", "body": page[60:]})
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = {"accept": "text/html,*/*", "accept-encoding": "gzip"}
+    asyncio.run(ExternalLinkFilter(inner)(request(**headers), None, send))
+    body = b"".join(one.get("body", b"") for one in sent)
+    own = b'<head><link rel="stylesheet" href="/public/page.css"></head>'
+    assert body == (own if kind.startswith("text/html") else page)
+    assert int(dict(sent[0]["headers"])[b"content-length"]) == len(body)
+
+
+def test_logins_that_fail_wait() -> None:
+    """After ten from one address the next are refused, until the first are five minutes old."""
+    asked: list[str] = []
+
+    async def refusing(scope: Any, receive: Any, send: Any) -> None:
+        asked.append(scope["client"][0])
+        await send({"type": "http.response.start", "status": 401, "headers": []})
+
+    async def tried(keeper: RequestGuard, address: str, path: str = "/login") -> Any:
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {**request("POST", host="localhost"), "path": path, "client": (address, 1)}
+        await keeper(scope, None, send)
+        return sent[0]
+
+    async def work() -> None:
+        keeper = RequestGuard(refusing, hosts=HOSTS, origins=[])
+        for _ in range(10):
+            assert (await tried(keeper, "10.0.0.1"))["status"] == 401
+        refused = await tried(keeper, "10.0.0.1")
+        assert refused["status"] == 429
+        assert 0 < int(dict(refused["headers"])[b"retry-after"]) <= 300
+        assert len(asked) == 10
+        assert (await tried(keeper, "10.0.0.2"))["status"] == 401
+        assert (await tried(keeper, "10.0.0.1", "/logout"))["status"] == 401
+
+    asyncio.run(work())
+
+
+def test_failed_attempts_are_forgotten() -> None:
+    """An attempt counts for five minutes, and names that were made up fill no memory."""
+    now = [0.0]
+    attempts = Attempts(2, clock=lambda: now[0])
+    assert attempts.wait("ada") == 0
+    attempts.failed("ada")
+    now[0] = 100.0
+    attempts.failed("ada")
+    assert attempts.wait("ada") == 200.0
+    assert attempts.wait("grace") == 0
+    now[0] = 300.0
+    assert attempts.wait("ada") == 0
+    for number in range(20_000):
+        attempts.failed(str(number))
+    assert len(attempts._failures) == 10_000
+
+
 def test_logins_hold_no_password(tmp_path: Path) -> None:
     """A line lets its own password in and no other, and does not hold it."""
     line = login_line("ada", "lövelace")
@@ -93,12 +172,14 @@ def test_a_file_of_logins_lists_every_fault(tmp_path: Path) -> None:
     line = login_line("ada", "x")
     path = tmp_path / "logins.txt"
     path.write_text(f"{line}\nbob:secret\n{line}\nbare\n")
-    with pytest.raises(LoginError, match=r":2: no line.*\n.*:3: ada is.*\n.*:4: no line"):
+    with pytest.raises(
+        LoginError, match=r":2: the line isn't.*\n.*:3: ada occurs.*\n.*:4: the line isn't"
+    ):
         Logins.read(path)
     path.write_text("# nobody\n")
-    with pytest.raises(LoginError, match="nobody in it"):
+    with pytest.raises(LoginError, match="the file has no logins"):
         Logins.read(path)
-    with pytest.raises(LoginError, match="cannot read"):
+    with pytest.raises(LoginError, match="can't read"):
         Logins.read(tmp_path / "missing")
 
 
@@ -116,7 +197,7 @@ def test_the_secret_is_made_once_for_its_owner(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.chmod(0o644)
-    with pytest.raises(RootError, match="others may read"):
+    with pytest.raises(RootError, match="other users can read"):
         secret_at(tmp_path)
     path.chmod(0o600)
     path.write_text("")
@@ -145,22 +226,40 @@ def test_without_the_extra_it_says_what_to_install() -> None:
         pytest.skip("Chainlit is installed here")
     done = command("ui", "--headless")
     assert done.code == 2
-    assert "pip install 'mergepoint[chainlit]'" in done.err
+    assert install_command("chainlit") in done.err
 
 
-def test_help_has_examples_and_exit_codes() -> None:
-    """The help shows how it is started, and what its exit codes mean."""
+@pytest.mark.chainlit
+def test_a_tree_that_no_message_can_run_is_refused() -> None:
+    """Inputs that a page cannot give are named before it is served."""
+    done = command("ui", "plan_approve", "--headless", "--port", "0")
+    assert done.code == 2
+    assert "plan_approve needs the inputs 'topic', and a page has only messages" in done.err
+
+
+def test_help_has_examples() -> None:
+    """The help shows how it is started."""
     done = command("ui", "--help")
     assert done.code == 0
     assert "mergepoint ui --host 0.0.0.0 --login logins.txt" in done.out
-    assert "Exit codes" in done.out
+    assert "Examples:" in done.out
 
 
 def test_the_command_loads_no_chainlit() -> None:
     """Neither the library nor the command imports it before a page is served."""
-    program = "import mergepoint.apps.cli.app, mergepoint.apps.chainlit.server, sys;"
+    program = "import mergepoint.apps.cli.app, mergepoint.apps.chainlit.web_server, sys;"
     program += "print([one for one in sys.modules if one.startswith(('chainlit', 'fastapi'))])"
     done = subprocess.run(  # noqa: S603  (our own interpreter)
         [sys.executable, "-c", program], check=True, capture_output=True, text=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_a_password_is_read_from_a_pipe() -> None:
+    """Without a terminal the line is the password, and without a line it is refused."""
+    done = command("ui", "--new-login", "ada", given="a lantern\n")
+    assert done.code == 0
+    assert Logins({"ada": done.out.strip().partition(":")[2]}).fits("ada", "a lantern")
+    refused = command("ui", "--new-login", "ada", given="")
+    assert (refused.code, refused.out) == (2, "")
+    assert "pass the password through a pipe" in refused.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -45,12 +46,12 @@ async def approved(tab: Tab, text: str) -> None:
 
 
 def runs(tab: Tab) -> bool:
-    """Say whether a program has printed its first line."""
+    """Return whether a program has printed its first line."""
     return any("begun" in one["output"] for one in tab.steps.values() if "Execute" in one["name"])
 
 
 def facts(tab: Tab) -> list[tuple[Any, ...]]:
-    """Give what a tab shows, less what differs by the moment at which it looks."""
+    """Return what a tab shows, less what differs by the moment at which it looks."""
     return sorted(
         (one["id"], one["type"], one["name"], one.get("parentId") or "", one["output"])
         for one in tab.steps.values()
@@ -93,10 +94,18 @@ def test_a_plan_is_approved_and_carried_out(server: Server) -> None:
             plan, code = tab.named("Plan"), tab.named("Codegen (attempt 1)")
             execute, run = tab.named("Execute (attempt 1)"), tab.named("on_message")
             assert "1. Read the sales." in plan["output"]
-            assert plan["parentId"] == code["parentId"] == run["id"]
-            assert execute["parentId"] == code["id"]
+            assert plan["parentId"] == code["parentId"] == execute["parentId"] == run["id"]
+            approved_, ran = f"{CODE} ✓ **Approved**", execute["id"]
+            order = [one["output"] or one["id"] for one in tab.shown()]
+            ids = [one["id"] for one in tab.shown()]
+            assert order.index(approved_) < ids.index(ran) < order.index(ANSWER)
             assert "Exit code 0" in execute["output"]
             assert tab.texts() == [f"{PLAN} ✓ **Approved**", f"{CODE} ✓ **Approved**", ANSWER]
+            assert tab.texts("assistant_message") == [ANSWER]
+            assert re.fullmatch(r"Execute \(attempt 1\) · ok · \d\.\d\ds", execute["name"])
+            cost = tab.shown()[-1]
+            assert re.fullmatch(r"3 calls · \d+ tokens · cost unknown · \d\.\d\ds", cost["name"])
+            assert "| agent/respond |" in cost["output"]
             assert tab.actions == {}
             async with Tab(server.address, tab.thread) as again:
                 assert facts(again) == facts(tab)
@@ -119,13 +128,18 @@ def test_what_fails_is_mended_at_the_second_attempt(server: Server) -> None:
             assert "print(7)" in tab.named("Codegen (attempt 2)")["output"]
             assert tab.named("Codegen (attempt 2)")["defaultOpen"]
             assert not tab.named("Codegen (attempt 1)")["defaultOpen"]
-            assert tab.named("Execute (attempt 1)")["isError"]
+            execute = tab.named("Execute (attempt 1)")
+            assert execute["isError"]
+            assert re.fullmatch(r"Execute \(attempt 1\) · failed · \d\.\d\ds", execute["name"])
+            assert re.search(
+                r"Exit code 1 after \d\.\d\ds: `ValueError: not a number`$", execute["output"]
+            )
+            asked = tab.texts()[-1]
+            assert "failed with exit code 1: `ValueError: not a number`" in asked
+            assert "```diff" in asked
+            assert "\n+print(7)" in asked
             await tab.click("Approve")
             await tab.until_said(MENDED)
-            assert (
-                tab.named("Execute (attempt 2)")["parentId"]
-                == (tab.named("Codegen (attempt 2)")["id"])
-            )
 
     asyncly(work)
 
@@ -137,7 +151,7 @@ def test_words_at_a_plan_change_it(server: Server) -> None:
         async with Tab(server.address) as tab:
             await tab.say("Please sum it")
             await tab.until_asked(PLAN)
-            await tab.click("Change…")
+            await tab.click("Ask for changes")
             await tab.until(lambda: bool(tab.toasts))
             said = await tab.say("only the north")
             await tab.until(lambda: "Plan (attempt 2)" in str(tab.steps))
@@ -150,7 +164,7 @@ def test_words_at_a_plan_change_it(server: Server) -> None:
                 assert facts(again) == facts(tab)
                 assert again.steps[said]["output"] == "only the north"
                 assert again.texts("user_message") == ["Please sum it", "only the north"]
-                assert len(again.actions) == 3
+                assert len(again.actions) == 4
         memory = open_session(tab.thread, sessions=server.place)
         assert memory.turn == 1
         assert [one.feedback for one in memory.get_working_steps() if one.feedback] == [
@@ -273,6 +287,11 @@ def test_a_stop_stops_the_sandbox_too(server: Server) -> None:
             assert "Task manually stopped." not in tab.texts()
             async with Tab(server.address, tab.thread) as again:
                 assert again.texts().count("Cancelled.") == 1
+                assert facts(again) == facts(tab)
+                execute = again.named("Execute (attempt 1)")
+                assert re.fullmatch(r"Execute \(attempt 1\) · stopped · .*s", execute["name"])
+                assert "```text\nbegun\n```\n\nStopped by you after" in execute["output"]
+                assert not execute["isError"]
                 assert "Task manually stopped." not in again.texts()
                 await again.say("Hi there")
                 await again.until_said(GREETING)
@@ -299,7 +318,7 @@ def test_a_stop_leaves_no_process(starting: Starting) -> None:
 
 
 def below(process: int) -> list[int]:
-    """Give the processes that a process has begun and that are there (proc(5))."""
+    """Return the processes that a process has begun and that are there (proc(5))."""
     found = []
     for task in Path(f"/proc/{process}/task").iterdir():
         for child in (task / "children").read_text().split():
@@ -386,6 +405,124 @@ def test_an_open_page_leaves_no_thread(server: Server) -> None:
     asyncly(work)
 
 
+def test_a_text_that_was_edited_is_the_decision(server: Server) -> None:
+    """A plan and a program are edited, checked, and carried out as they were edited."""
+
+    async def work() -> None:
+        async with Tab(server.address) as tab:
+            await tab.say("Please sum it")
+            await tab.until_asked(PLAN)
+            opened = await tab.edit()
+            assert opened["text"].startswith("intent: Answer the request\naction: custom_script\n")
+            assert "action" in await tab.save(opened, "intent: x\naction: fly\n")
+            assert "the plan:2: this is not YAML" in await tab.save(opened, "intent: [")
+            assert tab.labels() == {"Approve", "Edit", "Ask for changes", "Cancel"}
+            assert await tab.save(opened, opened["text"].replace("region", "product")) is None
+            await tab.until_asked(CODE)
+            assert "Sum them by product." in tab.named("Plan as edited")["output"]
+            program = await tab.edit()
+            assert "does not compile" in await tab.save(program, "print(")
+            assert await tab.save(program, "print('south 12')\n") is None
+            await tab.until_said(ANSWER)
+            decided = f"{CODE} ✓ **Approved as edited**"
+            assert decided in tab.texts()
+            assert "print('south 12')" in tab.named("Codegen as edited")["output"]
+            assert "south 12" in tab.named("Execute (attempt 1)")["output"]
+            assert "decided already" in await tab.save(program, "print(1)")
+            async with Tab(server.address, tab.thread) as again:
+                assert facts(again) == facts(tab)
+        memory = open_session(tab.thread, sessions=server.place)
+        edits = [one for one in memory.get_working_steps() if one.decision == "edit"]
+        assert [one.decides for one in edits] == ["plan", "codegen"]
+        assert edits[1].content == "print('south 12')\n"
+
+    asyncly(work)
+
+
+def test_gates_of_another_tree_are_shown_whole(starting: Starting) -> None:
+    """What such a gate asked about, what was decided and said there stays, loaded later too."""
+
+    async def work() -> None:
+        server = starting("--gated")
+        async with Tab(server.address) as tab:
+            await tab.say("Hi there")
+            await tab.until_asked("Is this title good?")
+            assert tab.texts() == [f"{GREETING}\n\n**Is this title good?**"]
+            said = await tab.say("shorter")
+            await tab.until(lambda: len(tab.texts()) == 2 and not tab.busy)
+            await tab.until_asked("**Is this title good?**")
+            assert tab.texts()[0] == f"{GREETING}\n\nIs this title good? ↻ **Sent back**"
+            editor = await tab.edit()
+            assert (editor["title"], editor["text"]) == ("Edit the answer", GREETING)
+            assert await tab.save(editor, "The sea: a title") is None
+            await tab.until_said(GREETING)
+            assert tab.texts()[1:] == [
+                "The sea: a title\n\nIs this title good? ✓ **Approved as edited**",
+                GREETING,
+            ]
+            async with Tab(server.address, tab.thread) as again:
+                assert facts(again) == facts(tab)
+                assert again.texts("user_message") == ["Hi there", "shorter"]
+                assert again.steps[said]["output"] == "shorter"
+
+    asyncly(work)
+
+
+def test_threads_are_marked_as_they_stand(server: Server) -> None:
+    """Running, waiting and failed threads are marked in the list, at once in every tab."""
+
+    async def work() -> None:
+        async with Tab(server.address) as other, Tab(server.address) as tab:
+
+            def told(mark: str) -> bool:
+                posted = [one for one in other.posts if one.get("thread") == tab.thread]
+                return bool(posted) and posted[-1]["mark"] == mark
+
+            async def listed() -> str:
+                found = {one["id"]: one["metadata"] for one in await other.threads()}
+                return str(found[tab.thread].get("mark"))
+
+            await tab.say("Run forever")
+            await other.until(lambda: told("waiting"))
+            assert await listed() == "waiting"
+            await tab.click("Approve")
+            await tab.until_asked(CODE)
+            await tab.click("Approve")
+            await tab.until(lambda: runs(tab))
+            await other.until(lambda: told("running"))
+            assert await listed() == "running"
+            await tab.stop()
+            await other.until(lambda: told(""))
+            assert await listed() == "None"
+            await tab.say("Let it break for the marks")
+            await other.until(lambda: told("failed"))
+            assert await listed() == "failed"
+
+    asyncly(work)
+
+
+def test_a_click_waits_for_its_page(starting: Starting) -> None:
+    """A button that is clicked before the page has found the server again does what it says."""
+
+    async def work() -> None:
+        server = starting()
+        async with Tab(server.address) as tab:
+            await tab.say("Please sum it")
+            await tab.until_asked(PLAN)
+            approve = next(one for one in tab.actions.values() if one["label"] == "Approve")
+            await tab.drop()
+            server.kill()
+            server.start()
+            clicked = asyncio.create_task(tab.click_action(approve))
+            await asyncio.sleep(0.3)
+            assert not clicked.done()
+            await tab.open()
+            assert (await clicked).status_code == 200
+            await tab.until_asked(CODE)
+
+    asyncly(work)
+
+
 def test_what_cannot_be_stored_is_said(server: Server) -> None:
     """An error of the data layer, for which nobody waits, is a message and a toast."""
 
@@ -408,7 +545,7 @@ def test_what_cannot_be_stored_is_said(server: Server) -> None:
 def test_a_damaged_session_says_so_and_is_not_taken_for_an_empty_one(server: Server) -> None:
     """A thread whose file was changed is listed and opened, with what is wrong and the way out."""
     memory = open_session(sessions=server.place)
-    memory.add_response("Hi there", role="user")
+    memory.add_response("user", "Hi there")
     journal = Path(server.place) / memory.session_id / "journal.jsonl"
     journal.write_bytes(journal.read_bytes().replace(b"Hi there", b"Hi THERE"))
 
@@ -491,11 +628,26 @@ def test_names_and_passwords_where_they_are_asked_for(starting: Starting, tmp_pa
         assert (await ada.login("ada", "lovelace")).status_code == 200
         assert (await bob.login("bob", "builder")).status_code == 200
         await ada.open()
+        await bob.open()
         await ada.say("Hi there")
         await ada.until_said(GREETING)
+        await ada.until(lambda: [one["mark"] for one in ada.posts] == ["running", ""])
+        assert bob.posts == []
         assert [one["id"] for one in await ada.threads()] == [ada.thread]
         assert await bob.threads() == []
         assert (await bob.get(f"/project/thread/{ada.thread}")).status_code == 401
+        judged = {"forId": ada.named("on_message")["id"], "value": 1, "threadId": ada.thread}
+        body = {"feedback": judged, "sessionId": ada.session}
+        key = (await ada.send("PUT", "/feedback", body)).json()["feedbackId"]
+        for changed in ({**judged, "value": 0}, {**judged, "threadId": None, "id": key}):
+            refused = await bob.send("PUT", "/feedback", {**body, "feedback": changed})
+            assert "This thread doesn't exist" in refused.text
+        assert (await bob.send("DELETE", "/feedback", {"feedbackId": key})).status_code == 404
+        kept = (await ada.get(f"/project/thread/{ada.thread}")).json()
+        assert [one["feedback"]["value"] for one in kept["steps"] if one["feedback"]] == [1]
+        for _ in range(10):
+            assert (await bob.login("ada", "guess")).status_code in (401, 429)
+        assert (await bob.login("ada", "guess")).status_code == 429
         for tab in (ada, bob):
             await tab.__aexit__()
 

@@ -1,67 +1,141 @@
-"""App: what Chainlit calls, and what comes of it."""
+"""The callbacks that Chainlit calls, and their effects."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import chainlit as cl
 import chainlit.socket
-from chainlit.server import sio
+from chainlit.auth import create_jwt, get_current_user, reuseable_oauth, set_auth_cookie
+from chainlit.server import app, sio
 from chainlit.session import WebsocketSession
 from chainlit.types import ThreadDict
+from fastapi import Depends, Request, Response
+from fastapi.responses import JSONResponse
 
-from mergepoint.apps.chainlit.attendant import Attendant
-from mergepoint.apps.chainlit.buttons import NAMES
-from mergepoint.apps.chainlit.layer import STOPPED, FileDataLayer
-from mergepoint.apps.chainlit.logins import Logins
-from mergepoint.apps.chainlit.rows import whole_row
+from mergepoint.apps.chainlit.buttons import NAMES, SAVE
+from mergepoint.apps.chainlit.data_layer import REQUESTER, STOPPED, FileDataLayer
+from mergepoint.apps.chainlit.logins import Attempts, Logins
+from mergepoint.apps.chainlit.shown_step import without_paths
+from mergepoint.apps.chainlit.thread_rows import whole_row
+from mergepoint.apps.chainlit.turn_controller import TurnController
 
 LOCAL = "local"
-"""The one user of a server without a login."""
+"""Identifier of the only user of a server without logins."""
+
+NAME_FAILURES = 20
+"""Failed logins per user name, from any address, before further attempts must wait."""
+
+
+# Seconds; Chainlit's page reconnects after at most 5.
+_CONNECTED_WITHIN = 10
+# Seconds between two checks for the page's connection.
+_LOOK = 0.05
 
 
 def install(
-    attendant: Attendant,
+    attendant: TurnController,
     *,
     logins: Logins | None = None,
     starters: Sequence[tuple[str, str]] = (),
 ) -> None:
-    """Let Chainlit call the attendant. Without logins there is one local user, and no form."""
+    """Register the controller's callbacks with Chainlit.
+
+    Without logins, there is one local user and no login form.
+    """
     layer = FileDataLayer(attendant.threads, local=None if logins else LOCAL)
     cl.data_layer(lambda: layer)
+    app.dependency_overrides[get_current_user] = _requester
     if logins is None:
         cl.header_auth_callback(_local_user)
+        app.middleware("http")(_let_in)
     else:
         cl.password_auth_callback(_checking(logins))
+    app.middleware("http")(_when_connected)
     cl.set_starters(_offering(starters))
-    _check_ids()
+    _check_ids(attendant)
     cl.on_message(_saying(attendant))
     cl.on_chat_resume(_loading(attendant))
     cl.on_stop(_stopping(attendant))
     for name in NAMES:
         cl.action_callback(name)(_clicking(attendant))
+    cl.action_callback(SAVE)(_saving(attendant))
 
 
 async def _local_user(headers: object) -> cl.User:
-    """Give the one user that a server on this machine has."""
+    """Return the only user of a local server."""
     return cl.User(identifier=LOCAL, display_name="You")
 
 
+async def _let_in(
+    request: Request, call_next: Callable[[Request], Awaitable[Response]]
+) -> Response:
+    """Return the page with its login cookie.
+
+    Without the cookie, the page would first be refused, and then redirect through the login.
+    """
+    response = await call_next(request)
+    if response.headers.get("content-type", "").startswith("text/html"):
+        set_auth_cookie(request, response, create_jwt(await _local_user(request.headers)))
+    return response
+
+
+async def _when_connected(
+    request: Request, call_next: Callable[[Request], Awaitable[Response]]
+) -> Response:
+    """Delay a click until its page is connected: buttons appear before that.
+
+    Chainlit answers a click from an unknown page with an error of its own.
+    """
+    if request.method == "POST" and request.url.path == "/project/action":
+        until = asyncio.get_running_loop().time() + _CONNECTED_WITHIN
+        page = _page_of(await request.body())
+        while WebsocketSession.get_by_id(page) is None:
+            if asyncio.get_running_loop().time() > until:
+                return JSONResponse({"detail": "This page is not connected. Load it again."}, 409)
+            await asyncio.sleep(_LOOK)
+    return await call_next(request)
+
+
+def _page_of(body: bytes) -> str:
+    """Return the id of the page that a click comes from, or "" if it names none."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return ""
+    return str(found.get("sessionId", "")) if isinstance(found, dict) else ""
+
+
+async def _requester(token: str = Depends(reuseable_oauth)) -> Any:
+    """Return the user of a request, as Chainlit does, and record it for the data layer."""
+    user = await get_current_user(token)
+    REQUESTER.set(getattr(user, "identifier", None))
+    return user
+
+
 def _checking(logins: Logins) -> Callable[[str, str], Awaitable[cl.User | None]]:
+    attempts = Attempts(NAME_FAILURES)
+
     async def check(username: str, password: str) -> cl.User | None:
-        fits = await asyncio.to_thread(logins.fits, username, password)
-        return cl.User(identifier=username) if fits else None
+        if attempts.wait(username):
+            return None
+        if not await asyncio.to_thread(logins.fits, username, password):
+            attempts.failed(username)
+            return None
+        return cl.User(identifier=username)
 
     return check
 
 
-def _check_ids() -> None:
-    """Refuse tabs that name themselves by no UUID.
+def _check_ids(attendant: TurnController) -> None:
+    """Refuse tabs whose id isn't a UUID, and subscribe the others to their threads.
 
-    Chainlit makes a folder of the name, and deletes the folder with the tab: `../..` is one too.
+    Chainlit makes a folder of that name and deletes it together with the tab, so `../..` would
+    delete other files.
     """
     inner = sio.handlers["/"]["connect"]
 
@@ -72,8 +146,11 @@ def _check_ids() -> None:
         except ValueError:
             fits = False
         if not fits:
-            raise ConnectionRefusedError("a session id is a UUID")
-        return await inner(sid, environ, auth)
+            raise ConnectionRefusedError("the session id must be a UUID")
+        answer = await inner(sid, environ, auth)
+        if (session := WebsocketSession.get(sid)) is not None:
+            attendant.screen(session)
+        return answer
 
     sio.on("connect", connect)
 
@@ -87,29 +164,30 @@ def _offering(
     return offer
 
 
-def _saying(attendant: Attendant) -> Callable[[cl.Message], Awaitable[None]]:
+def _saying(attendant: TurnController) -> Callable[[cl.Message], Awaitable[None]]:
     async def say(message: cl.Message) -> None:
         session, step = _session(), cl.context.current_step
         try:
             await attendant.said(session, message.id, message.content, step.id if step else "")
-        except Exception as error:  # noqa: BLE001  (whatever it is, the person is told)
+        # The reason doesn't matter: the user has to see that the message failed.
+        except Exception as error:  # noqa: BLE001
             # The session did not take it, so it is kept as the page has it.
             await attendant.threads.keep(session.thread_id, [whole_row(message.to_dict())])
-            refusal = cl.Message(content=f"**Not taken:** {error}")
+            refusal = cl.Message(content=f"**Not taken:** {without_paths(str(error))}")
             refusal.is_error = True
             await refusal.send()
 
     return say
 
 
-def _loading(attendant: Attendant) -> Callable[[ThreadDict], Awaitable[None]]:
+def _loading(attendant: TurnController) -> Callable[[ThreadDict], Awaitable[None]]:
     async def load(thread: ThreadDict) -> None:
         await attendant.loaded(_session())
 
     return load
 
 
-def _stopping(attendant: Attendant) -> Callable[[], Awaitable[None]]:
+def _stopping(attendant: TurnController) -> Callable[[], Awaitable[None]]:
     async def stop() -> None:
         for said in cl.chat_context.get():
             if said.content == STOPPED:  # what the session says of it is shown instead
@@ -119,7 +197,7 @@ def _stopping(attendant: Attendant) -> Callable[[], Awaitable[None]]:
     return stop
 
 
-def _clicking(attendant: Attendant) -> Callable[[cl.Action], Awaitable[None]]:
+def _clicking(attendant: TurnController) -> Callable[[cl.Action], Awaitable[None]]:
     async def click(action: cl.Action) -> None:
         session = _session()
         task = await attendant.clicked(session, action.name, action.payload)
@@ -129,14 +207,27 @@ def _clicking(attendant: Attendant) -> Callable[[cl.Action], Awaitable[None]]:
     return click
 
 
+def _saving(attendant: TurnController) -> Callable[[cl.Action], Awaitable[str | None]]:
+    async def save(action: cl.Action) -> str | None:
+        """Apply an edit; its problems are returned to the editor."""
+        session = _session()
+        found = await attendant.saved(session, action.payload)
+        if isinstance(found, str):
+            return without_paths(found)
+        session.current_task = asyncio.create_task(_waiting(found))
+        return None
+
+    return save
+
+
 async def _waiting(task: asyncio.Task[None]) -> None:
-    """Wait for a turn that goes on if nobody waits any more."""
+    """Await a turn that continues even if the waiting task is cancelled."""
     await asyncio.shield(task)
 
 
 def _session() -> WebsocketSession:
-    """Give the session of the tab that is served."""
+    """Return the session of the tab that is being served."""
     session = cl.context.session
     if not isinstance(session, WebsocketSession):
-        raise TypeError("only tabs are served, over a socket")
+        raise TypeError("only tabs with a websocket are served")
     return session

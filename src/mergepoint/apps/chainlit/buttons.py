@@ -1,32 +1,36 @@
-"""Buttons: what can be clicked, and what each click says."""
+"""The buttons below messages, and the payloads of their clicks."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from mergepoint.agent.agent_turn import Pending
-from mergepoint.apps.chainlit.shown import Button
+from mergepoint.agent.turns import Pending
+from mergepoint.apps.chainlit.shown_step import Button
 from mergepoint.tree.decision import Question
 
 APPROVE = "approve"
+EDIT = "edit"
+# Sent by the editor of the page's own script; Chainlit shows no button for it.
+SAVE = "save"
 REPLAN = "replan"
 CANCEL = "cancel"
 GO_ON = "go_on"
-NAMES = (APPROVE, REPLAN, CANCEL, GO_ON)
+NAMES = (APPROVE, EDIT, REPLAN, CANCEL, GO_ON)
 
 
 def gate_buttons(question: Question, turn: int) -> tuple[Button, ...]:
-    """Give the buttons of an open question: their clicks are for this question alone."""
+    """Return the buttons of an open question, which are valid for this question only."""
     said = {"turn": turn, "key": Pending(question, "other").key}
     return (
         Button(
             name=APPROVE, label="Approve", payload=said, icon="check", tooltip="Do what it says"
         ),
+        Button(name=EDIT, label="Edit", payload=said, icon="pencil", tooltip="Change it yourself"),
         Button(
             name=REPLAN,
-            label="Change…",
+            label="Ask for changes",
             payload=said,
-            icon="pencil",
+            icon="message-square",
             tooltip="Say in a message what should be different",
         ),
         _cancel(said),
@@ -34,7 +38,7 @@ def gate_buttons(question: Question, turn: int) -> tuple[Button, ...]:
 
 
 def interrupted_buttons(turn: int) -> tuple[Button, ...]:
-    """Give the buttons of a turn that was killed."""
+    """Return the buttons of a turn whose process was killed."""
     said = {"turn": turn}
     return (
         Button(name=GO_ON, label="Go on", payload=said, icon="play", tooltip="From where it was"),
@@ -43,7 +47,7 @@ def interrupted_buttons(turn: int) -> tuple[Button, ...]:
 
 
 def retry_buttons(turn: int) -> tuple[Button, ...]:
-    """Give the buttons of a turn that failed."""
+    """Return the buttons of a turn that failed."""
     return (
         Button(
             name=GO_ON,

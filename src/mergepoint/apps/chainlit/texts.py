@@ -1,59 +1,147 @@
-"""Texts: how plans, code and runs are written as Markdown."""
+"""Markdown for plans, code, and runs."""
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from langchain_core.utils.json import parse_partial_json
+
 from mergepoint.apps.cli.output import printable
-from mergepoint.session.working_step import StepType, WorkingStep
+from mergepoint.session.entries import StepType, WorkingStep
 
 _FENCE = re.compile(r"^\s*(`{3,}|~{3,})")
 _TICKS = re.compile(r"`+")
+_DIRECTIVE = re.compile(r"(?<!\\):+(?=[^\W\d_])")
+# Not closed, so that more output can be appended at the end.
+_OPEN_FENCE = "`" * 12
 _FIRST = ("intent", "action", "skill", "steps")
 LONGEST = 20_000
-"""Characters of one text that a browser is given; the session holds all of it."""
+"""Maximum number of characters of one text in the browser; the session has all of it."""
 
 
 def text_of(step: WorkingStep) -> str:
-    """Give a working step's text."""
-    return TEXTS[step.type](step.content, step.exit_code)
+    """Return a working step's text; for a decision, the edited text."""
+    kind = StepType(step.decides) if step.decides else step.type
+    return TEXTS[kind](step.content)
 
 
-def plan_text(content: str, exit_code: int | None = None) -> str:
-    """Give a plan: its fields, and its steps as a list. What is no JSON object stays as it is."""
+def plan_text(content: str) -> str:
+    """Return a plan's fields, with its steps as a list; other texts are returned unchanged."""
     try:
         found = json.loads(content)
     except (ValueError, RecursionError):
-        return shortened(printable(content))
+        return _plain_text(content)
     if not isinstance(found, Mapping):
-        return shortened(printable(content))
+        return _plain_text(content)
     return shortened("\n".join(_fields(found)))
 
 
-def code_text(content: str, exit_code: int | None = None) -> str:
-    """Give code in a fence, unless it stands in one already."""
+def partial_text(kind: StepType, text: str) -> str:
+    """Return an unfinished artifact: for a plan, its fields so far instead of raw JSON."""
+    if kind is StepType.CODEGEN:
+        return code_text(text)
+    if kind is StepType.EXECUTE:
+        return f"{_OPEN_FENCE}text\n{shortened(printable(text))}"
+    if kind is not StepType.PLAN:
+        return _plain_text(text)
+    try:
+        found = parse_partial_json(text[text.index("{") :])
+    except (ValueError, RecursionError):
+        return ""
+    return shortened("\n".join(_fields(found))) if isinstance(found, Mapping) else ""
+
+
+def code_change(before: str, after: str) -> str:
+    """Return the difference between two programs, as a fenced diff without a header."""
+    lines = difflib.unified_diff(
+        printable(before).splitlines(), printable(after).splitlines(), lineterm="", n=2
+    )
+    return fenced(shortened("\n".join([*lines][2:])), "diff")
+
+
+def code_text(content: str) -> str:
+    """Return code in a fence, unless it has one already."""
     shown = printable(content)
     return shortened(shown) if _FENCE.match(shown) else fenced(shortened(shown), "python")
 
 
-def run_text(content: str, exit_code: int | None = None) -> str:
-    """Give what a run printed, and how it ended."""
-    printed = fenced(shortened(printable(content)), "text") if content.strip() else "_No output._"
-    return printed if exit_code is None else f"{printed}\n\nExit code {exit_code}"
+def run_text(stdout: str, stderr: str = "", ending: str = "") -> str:
+    """Return a run's output, its errors separately, and how it ended."""
+    parts = [fenced(shortened(printable(stdout)), "text")] if stdout.strip() else []
+    if stderr.strip():
+        parts += ["**Errors**", fenced(shortened(printable(stderr)), "text")]
+    parts = parts or ["_No output._"]
+    return "\n\n".join([*parts, ending] if ending else parts)
+
+
+def last_line(stdout: str, stderr: str) -> str:
+    """Return the last line of a run's errors, or of its output, as code."""
+    last = ((stderr.strip() or stdout.strip()).splitlines() or ["it printed nothing"])[-1]
+    return f"`{printable(last)[:300].replace('`', chr(39))}`"
+
+
+def worded(text: str) -> str:
+    """Return Markdown in which Chainlit finds no directives.
+
+    Chainlit's page treats `:name` as a directive and drops unknown ones: of `openai:gpt-5`, only
+    `openai` would be shown. Code isn't affected.
+    """
+    return "".join(
+        part if code else _DIRECTIVE.sub(lambda colons: r"\:" * len(colons[0]), part)
+        for code, part in _parts(printable(text))
+    )
+
+
+def _parts(text: str) -> Iterator[tuple[bool, str]]:
+    """Yield the parts of a Markdown text, and for each whether it is code."""
+    fence = ""
+    for line in text.splitlines(keepends=True):
+        found = _FENCE.match(line)
+        if fence or found:
+            yield True, line
+            if found and not fence:
+                fence = found[1]
+            elif found and found[1].startswith(fence):
+                fence = ""
+            continue
+        at = 0
+        for start, end in _spans(line):
+            yield False, line[at:start]
+            yield True, line[start:end]
+            at = end
+        yield False, line[at:]
+
+
+def _spans(line: str) -> Iterator[tuple[int, int]]:
+    """Yield the code spans of a line, between equal runs of backticks (CommonMark 6.1)."""
+    runs = [(found.start(), found.end()) for found in _TICKS.finditer(line)]
+    last = {end - start: number for number, (start, end) in enumerate(runs)}
+    number = 0
+    while number < len(runs):
+        start, end = runs[number]
+        number += 1
+        # No later run closes this one.
+        if last[end - start] < number:
+            continue
+        while runs[number][1] - runs[number][0] != end - start:
+            number += 1
+        yield start, runs[number][1]
+        number += 1
 
 
 def fenced(text: str, language: str) -> str:
-    """Give text in a fence that nothing in it closes."""
+    """Return text in a fence that nothing in it closes."""
     ticks = max([2, *(len(found) for found in _TICKS.findall(text))]) + 1
     fence = "`" * ticks
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
 def shortened(text: str) -> str:
-    """Give as much of a text as a browser is to hold, and say how much is left out."""
+    """Return a text up to the maximum length, with the number of omitted characters."""
     if len(text) <= LONGEST:
         return text
     return f"{text[:LONGEST]}\n… {len(text) - LONGEST:,} characters more are in the session"
@@ -70,22 +158,25 @@ def _fields(plan: Mapping[str, Any]) -> list[str]:
             lines += ["", f"**{name}:**", ""]
             lines += [f"{number}. {_value(item)}" for number, item in enumerate(value, 1)]
         else:
-            lines += ["", f"**{name}:** {_value(value)}"]
+            shown = _value(value)
+            words = shown.replace("_", " ") if key == "action" else shown
+            lines += ["", f"**{name}:** {words}"]
     return lines[1:]
 
 
 def _value(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return " ".join(printable(text).split())
+    return " ".join(worded(text).split())
 
 
-def _answer_text(content: str, exit_code: int | None = None) -> str:
-    return shortened(printable(content))
+def _plain_text(content: str) -> str:
+    return shortened(worded(content))
 
 
-TEXTS: dict[StepType, Callable[[str, int | None], str]] = {
+TEXTS: dict[StepType, Callable[[str], str]] = {
     StepType.PLAN: plan_text,
     StepType.CODEGEN: code_text,
-    StepType.EXECUTE: run_text,
-    StepType.RESPONSE: _answer_text,
+    StepType.EXECUTE: _plain_text,
+    StepType.DECISION: _plain_text,
+    StepType.RESPONSE: _plain_text,
 }

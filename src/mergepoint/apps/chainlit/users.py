@@ -1,4 +1,4 @@
-"""Users: who was here, beside all sessions of a place."""
+"""The users of a session store."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import Any
 
 from chainlit.user import PersistedUser, User
 
-from mergepoint.apps.chainlit.rows import NAME, merged
-from mergepoint.apps.chainlit.shown import shown_id, stamp
-from mergepoint.session.sessions import Sessions
+from mergepoint.apps.chainlit.shown_step import shown_id, stamp
+from mergepoint.apps.chainlit.thread_rows import NAME, merged
+from mergepoint.session.store import Sessions
 
 
 class Users:
-    """Users by identifier; an id follows from it."""
+    """Users by identifier, from which the id is derived."""
 
     def __init__(self, place: Sessions) -> None:
         self._place = place
         self._known: dict[str, dict[str, Any]] = {}
 
     def find(self, identifier: str) -> PersistedUser | None:
-        """Give a user, None for one who was never here."""
+        """Return a user, or None if they never logged in."""
         self._look(user_id(identifier))
         found = self._known.get(user_id(identifier))
         return None if found is None else PersistedUser(**found)
 
     def met(self, user: User) -> PersistedUser:
-        """Give a user, and write down what was not known."""
+        """Return a user, and store new facts about them."""
         old = self.find(user.identifier)
         metadata = merged(old.metadata if old else {}, user.metadata or {})
         known: dict[str, Any] = {
@@ -42,18 +42,18 @@ class Users:
         return PersistedUser(**known)
 
     def identifier(self, user: str) -> str | None:
-        """Give the identifier of a user's id."""
+        """Return the identifier of a user id."""
         self._look(user)
         found = self._known.get(user)
         return None if found is None else str(found["identifier"])
 
     def _look(self, user: str) -> None:
-        """Read what is kept, unless the user is known already."""
+        """Read the stored users, unless this one is known already."""
         if user not in self._known:
             for row in self._place.beside(NAME).rows():
                 self._known[row["data"]["id"]] = row["data"]
 
 
 def user_id(identifier: str) -> str:
-    """Give a user's id, which is no secret."""
+    """Return a user's id, which isn't secret."""
     return shown_id(f"user/{identifier}")

@@ -1,4 +1,4 @@
-"""The command `mergepoint`. One command a file; what they share stands beside them."""
+"""The command `mergepoint`: one module per command, and the modules that they share."""
 
 from __future__ import annotations
 

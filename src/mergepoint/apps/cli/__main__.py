@@ -1,4 +1,4 @@
-"""`python -m mergepoint.apps.cli` is the command too."""
+"""Make `python -m mergepoint.apps.cli` the same as `mergepoint`."""
 
 from __future__ import annotations
 

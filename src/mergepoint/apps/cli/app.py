@@ -1,58 +1,61 @@
-"""App: the command line as a whole. What is heavy is imported inside of the commands."""
+"""The commands of `mergepoint`. Heavy modules are imported inside the commands."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
 
-from mergepoint.apps.cli import demo, graph, listing, resume, run, show, ui
-from mergepoint.apps.cli.chat import chat
-from mergepoint.apps.cli.errors import REFUSED
-from mergepoint.apps.cli.guard import GuardedGroup
+from mergepoint.apps.cli import chat, check, graph, run, runs, runs_integrity, session, show, ui
+from mergepoint.apps.cli import list as list_
+from mergepoint.apps.cli.errors import EXIT_CODES, REFUSED
+from mergepoint.apps.cli.framework import GuardedGroup, SectionedCommand
+from mergepoint.apps.cli.option_binding import with_options
 from mergepoint.apps.cli.output import put
-from mergepoint.apps.cli.plain_command import PlainCommand
-from mergepoint.apps.cli.recipe import check as check_recipe
-from mergepoint.apps.cli.recipe import draw as draw_recipe
-from mergepoint.apps.cli.recipe import list as list_recipes
-from mergepoint.apps.cli.recipe import run as run_recipe
-from mergepoint.apps.cli.recipe import schema as recipe_schema
-from mergepoint.apps.cli.recipe import show as show_recipe
-from mergepoint.apps.cli.runs import check, export, repair, tail
-from mergepoint.apps.cli.runs import list as list_runs
-from mergepoint.apps.cli.runs import show as show_run
-from mergepoint.apps.cli.session import check as check_session
-from mergepoint.apps.cli.session import export as export_session
-from mergepoint.apps.cli.session import list as list_sessions
-from mergepoint.apps.cli.session import repair as repair_session
-from mergepoint.apps.cli.session import show as show_session
 
-EXIT_CODES = (
-    "Exit codes: 0 done; 1 the run failed; 2 it was asked for in a way that cannot be done, and "
-    "nothing was run; 3 a check found something wrong; 4 the run waits for a decision at a "
-    "gate; 130 interrupted, or declined; 141 the reader of the output is gone."
+_RUNNING = "Run workflows"
+_SEEING = "Inspect workflows and runs"
+_AGENT = "Chat with an agent"
+
+Entry = tuple[str, Callable[..., None], str, tuple[str, ...], str]
+
+COMMANDS: Sequence[Entry] = (
+    ("demo", run.demo, "Run an example without an API key.", run.DEMO_EXAMPLES, _RUNNING),
+    ("run", run.run, "Run a tree or a recipe.", run.RUN_EXAMPLES, _RUNNING),
+    ("resume", run.resume, "Resume an unfinished run.", run.RESUME_EXAMPLES, _RUNNING),
+    ("list", list_.list_workflows, "List the bundled workflows.", list_.EXAMPLES, _SEEING),
+    ("show", show.show, "Show a run, a call, or a workflow.", show.EXAMPLES, _SEEING),
+    ("graph", graph.graph, "Draw a tree or a recipe.", graph.EXAMPLES, _SEEING),
+    ("check", check.check, "Find problems in workflows.", check.CHECK_EXAMPLES, _SEEING),
+    ("schema", check.schema, "Print the schema of recipe files.", check.SCHEMA_EXAMPLES, _SEEING),
+    ("chat", chat.chat, "Chat in the terminal.", chat.EXAMPLES, _AGENT),
+    ("ui", ui.ui, "Chat in the browser.", ui.EXAMPLES, _AGENT),
 )
-
-app = typer.Typer(
-    name="mergepoint",
-    cls=GuardedGroup,
-    invoke_without_command=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help is shorter, and its examples can be copied
-    context_settings={"help_option_names": ["-h", "--help"]},
+RUNS: Sequence[Entry] = (
+    ("list", runs.list_runs, "List the runs, newest first.", runs.LIST_EXAMPLES, ""),
+    ("tail", runs.tail, "Show records as they are written.", runs.TAIL_EXAMPLES, ""),
+    ("check", runs_integrity.check, "Find damaged files.", runs_integrity.CHECK_EXAMPLES, ""),
+    ("repair", runs_integrity.repair, "Repair a journal.", runs_integrity.REPAIR_EXAMPLES, ""),
+    ("export", runs_integrity.export, "Write a transcript.", runs_integrity.EXPORT_EXAMPLES, ""),
+)
+SESSIONS: Sequence[Entry] = (
+    ("list", session.list_sessions, "List the sessions.", session.LIST_EXAMPLES, ""),
+    ("show", session.show, "Show a session.", session.SHOW_EXAMPLES, ""),
+    ("export", session.export, "Write a session as YAML.", session.EXPORT_EXAMPLES, ""),
+    ("check", session.check, "Find damaged sessions.", session.CHECK_EXAMPLES, ""),
+    ("repair", session.repair, "Repair a session.", session.REPAIR_EXAMPLES, ""),
 )
 
 
 def main() -> Any:
-    """Run the command, and leave the process with its exit code."""
+    """Run the command, and exit with its exit code."""
     return app()
 
 
-def _epilog(examples: tuple[str, ...]) -> str:
-    """Give an epilog; the mark keeps its lines as they are."""
-    shown = "\n".join(["\b", "Examples:", *(f"  {line}" for line in examples)])
-    return f"{shown}\n\n{EXIT_CODES}"
+def _lines(title: str, lines: Sequence[str]) -> str:
+    """Return a paragraph of a help text; the mark keeps its lines as they are."""
+    return "\n".join(["\b", title, *(f"  {line}" for line in lines)])
 
 
 def _version(*, wanted: bool) -> None:
@@ -63,16 +66,34 @@ def _version(*, wanted: bool) -> None:
         raise typer.Exit
 
 
-def _help_alone(ctx: typer.Context) -> None:
-    """Answer a group that was asked for nothing with its help."""
+def _only_help(ctx: typer.Context) -> None:
+    """Show the help of a group that was called without a command."""
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help(), err=True)
         raise typer.Exit(REFUSED)
 
 
-@app.callback(
-    epilog=_epilog((*demo.EXAMPLES[:1], *run.EXAMPLES[:2], *show.EXAMPLES[:2])),
-)
+def _group(commands: Sequence[Entry], callback: Callable[..., None], **more: Any) -> typer.Typer:
+    """Return a group of commands whose help shows the first example of some."""
+    epilog = more.pop("epilog", "")
+    # Without rich markup, help is short, and its examples can be copied.
+    group = typer.Typer(
+        cls=GuardedGroup, invoke_without_command=True, rich_markup_mode=None, **more
+    )
+    examples = [entry[3][0] for entry in commands[:4]]
+    shown = [_lines("Examples:", examples), *([epilog] if epilog else [])]
+    group.callback(epilog="\n\n".join(shown))(callback)
+    for name, command, line, known, panel in commands:
+        group.command(
+            name,
+            cls=SectionedCommand,
+            short_help=line,
+            epilog=_lines("Examples:", known),
+            rich_help_panel=panel or "Commands",
+        )(with_options(command))
+    return group
+
+
 def _root(
     ctx: typer.Context,
     *,
@@ -82,84 +103,35 @@ def _root(
             "--version",
             callback=lambda value: _version(wanted=value),
             is_eager=True,
-            help="Show the version.",
+            help="Show the version and exit.",
+            show_default=False,
         ),
     ] = False,
 ) -> None:
-    """LLM workflows in which every node runs on a copy and state changes at one point."""
-    _help_alone(ctx)
+    """Run LLM workflows whose nodes work on copies of the state and merge at defined points."""
+    _only_help(ctx)
 
 
-def _add(
-    name: str,
-    command: Callable[..., None],
-    line: str,
-    examples: tuple[str, ...],
-    *,
-    to: typer.Typer = app,
-) -> None:
-    to.command(name, cls=PlainCommand, short_help=line, epilog=_epilog(examples))(command)
-
-
-_add("demo", demo.demo, "From an example brief to an image prompt, without a key.", demo.EXAMPLES)
-_add("run", run.run, "Run a tree, and write everything down.", run.EXAMPLES)
-_add("graph", graph.graph, "Draw a tree as Mermaid or SVG.", graph.EXAMPLES)
-_add("resume", resume.resume, "Go on with a run that did not end.", resume.EXAMPLES)
-_add("show", show.show, "Show what a call saw, and where its answer went.", show.EXAMPLES)
-_add("list", listing.list_, "List the graphs that come along.", listing.EXAMPLES)
-
-_add("chat", chat.chat, "Talk with an agent that writes and runs programs.", chat.EXAMPLES)
-_add("ui", ui.ui, "Talk with it in the browser.", ui.EXAMPLES)
-
-runs = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
-
-
-@runs.callback(epilog=_epilog((*list_runs.EXAMPLES[:1], *tail.EXAMPLES[:1], *check.EXAMPLES[:1])))
 def _runs(ctx: typer.Context) -> None:
-    """See, check, repair and export runs, those that were killed too."""
-    _help_alone(ctx)
+    """List, follow, check, repair and export stored runs."""
+    _only_help(ctx)
 
 
-_add("list", list_runs.list_, "List the runs, the newest first.", list_runs.EXAMPLES, to=runs)
-_add("show", show_run.show, "Show how far a run came.", show_run.EXAMPLES, to=runs)
-_add("tail", tail.tail, "Show records as they are appended.", tail.EXAMPLES, to=runs)
-_add("check", check.check, "Say what is wrong with runs.", check.EXAMPLES, to=runs)
-_add("repair", repair.repair, "Cut a damaged journal to what is good.", repair.EXAMPLES, to=runs)
-_add("export", export.export, "Give the transcript of a journal.", export.EXAMPLES, to=runs)
-app.add_typer(runs, name="runs", short_help="See, check, repair and export runs.")
-
-sessions = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
-
-
-@sessions.callback(epilog=_epilog((*list_sessions.EXAMPLES[:1], *show_session.EXAMPLES[:2])))
 def _sessions(ctx: typer.Context) -> None:
-    """List, show, export, check and repair sessions."""
-    _help_alone(ctx)
+    """List, show, export, check and repair the sessions of chats."""
+    _only_help(ctx)
 
 
-_add("list", list_sessions.list_, "List the sessions.", list_sessions.EXAMPLES, to=sessions)
-_add("show", show_session.show, "Show a session.", show_session.EXAMPLES, to=sessions)
-_add("export", export_session.export, "Give it as YAML.", export_session.EXAMPLES, to=sessions)
-_add("check", check_session.check, "Say what is wrong.", check_session.EXAMPLES, to=sessions)
-_add("repair", repair_session.repair, "Keep what is good.", repair_session.EXAMPLES, to=sessions)
-app.add_typer(sessions, name="session", short_help="List, show, check and repair sessions.")
-
-recipes = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
-
-
-@recipes.callback(epilog=_epilog((*list_recipes.EXAMPLES[:1], *run_recipe.EXAMPLES[:2])))
-def _recipes(ctx: typer.Context) -> None:
-    """List, show, draw, check and run recipes: streams of Things through blocks."""
-    _help_alone(ctx)
-
-
-for _name, _module, _command, _line in (
-    ("list", list_recipes, list_recipes.list_, "List the recipes that come along."),
-    ("show", show_recipe, show_recipe.show, "Show what a recipe does, stage by stage."),
-    ("draw", draw_recipe, draw_recipe.draw, "Draw a recipe as Mermaid text."),
-    ("check", check_recipe, check_recipe.check, "Say what is wrong with recipes."),
-    ("schema", recipe_schema, recipe_schema.schema, "Print the JSON Schema of recipe files."),
-    ("run", run_recipe, run_recipe.run, "Run a recipe on items."),
+app = _group(
+    COMMANDS,
+    _root,
+    name="mergepoint",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=_lines("Exit codes:", [f"{code:<4} {text}" for code, text in EXIT_CODES.items()]),
+)
+for _name, _entries, _callback, _line, _panel in (
+    ("runs", RUNS, _runs, "List, follow, check, repair, and export runs.", _SEEING),
+    ("session", SESSIONS, _sessions, "List, show, check, and repair sessions.", _AGENT),
 ):
-    _add(_name, _command, _line, _module.EXAMPLES, to=recipes)
-app.add_typer(recipes, name="recipe", short_help="List, show, check and run recipes of streams.")
+    app.add_typer(_group(_entries, _callback), name=_name, short_help=_line, rich_help_panel=_panel)

@@ -1,4 +1,4 @@
-"""Gates: decisions given by `--answer`, or by a person at the terminal."""
+"""Decisions at gates, from `--answer` or from a person at the terminal."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ import click
 from mergepoint.apps.cli.errors import CommandError
 from mergepoint.apps.cli.output import count, printable, tell
 from mergepoint.core.errors import GateOpen, StepError
-from mergepoint.core.merge import last_response
-from mergepoint.core.path import of_first_iterations, select
-from mergepoint.core.state import State
-from mergepoint.models.halt import HALT
-from mergepoint.record.record import CallRecord
+from mergepoint.core.paths import ITERATION, SEPARATOR, of_first_iterations, select
+from mergepoint.core.state import State, last_response
+from mergepoint.journal.questions import check_answers
+from mergepoint.journal.records import CallRecord
+from mergepoint.models.cancellation import STOP_SIGNAL
 from mergepoint.tree.decision import Decision, Question
-from mergepoint.tree.gate import Gate
-from mergepoint.tree.node import Node, Order, root_path, walk
+from mergepoint.tree.nodes import Gate, Node, Order, find, root_path, walk
+from mergepoint.tree.validate import feedback_read
 
-# What follows the last `=` that something allowed follows: a name may hold `=` too.
+# A name can contain "=" too, so the value starts at the last "=" with a valid value after it.
 _ANSWER = re.compile(r"(?P<path>.+?)=(?P<value>[a-z]+|\{.*\})", re.DOTALL)
 _MOMENT = 0.1  # seconds
 _CHOICES: Final = {"a": "approve", "e": "edit", "r": "reject", "l": "later"}
 
 
 def read_answers(given: Sequence[str], tree: Node) -> dict[str, Any]:
-    """Give the decisions of `--answer path=approve`, by path.
+    """Return the decisions of `--answer path=approve`, by path.
 
-    Raises CommandError for one that cannot be read, that decides nothing, or that fits no gate.
+    Raises CommandError for an invalid decision, and for a path that matches no gate.
     """
     gates = [path for path, node in walk(tree) if isinstance(node, Gate)]
     answers: dict[str, Any] = {}
@@ -49,14 +49,43 @@ def read_answers(given: Sequence[str], tree: Node) -> dict[str, Any]:
     return answers
 
 
-_NONE = "there are no gates in the tree"
+def check_new_answers(
+    answers: Mapping[str, Any], records: Sequence[CallRecord], tree: Node
+) -> None:
+    """Raise CommandError for answers that differ from recorded decisions.
+
+    An answer that matches several paths is for the gates that are still open, if there can be any.
+    """
+    decided = {record.path: record for record in records if record.kind == "gate"}
+    named: dict[str, Any] = {}
+    for selector, answer in answers.items():
+        try:
+            paths = [selector] if selector in decided else select(selector, [*decided])
+        except LookupError:
+            continue
+        gates = [path for path, node in walk(tree) if isinstance(node, Gate)]
+        fitting = select(of_first_iterations(selector), gates)
+        if selector in decided or all(path in decided and _once(path) for path in fitting):
+            named |= dict.fromkeys(paths, answer)
+    try:
+        check_answers(records, named)
+    except StepError as error:
+        raise CommandError(f"--answer: {error}") from error
+
+
+def _once(path: str) -> bool:
+    """Return whether a gate is outside all loops, so that it opens at most once."""
+    return not any(name.startswith(ITERATION) for name in path.split(SEPARATOR))
+
+
+_NONE = "the tree has no gates"
 
 
 def _answer(text: str) -> tuple[str, Any]:
     found = _ANSWER.fullmatch(text)
     if found is None:
         raise CommandError(
-            f"--answer {text!r}: write it as path=approve, path=reject, or with a JSON object: "
+            f"Invalid --answer {text!r}. Use path=approve, path=reject, or a JSON object: "
             '\'path={"decision": "reject", "feedback": "shorter"}\''
         )
     value = found["value"]
@@ -69,32 +98,34 @@ def _answer(text: str) -> tuple[str, Any]:
 
 
 class Later(Exception):
-    """A person who does not decide now."""
+    """A person decides later."""
 
 
 class Decider:
-    """Answers gates: by what was given, else by asking the person at the terminal.
+    """Answers gates: by `answers`, or by asking the person at the terminal.
 
-    What nobody answers raises GateOpen and is kept in `open`. Gates that are open at the same
-    time are asked one after the other, each while `aside` is open.
+    A question without an answer raises GateOpen and is added to `open`. Gates that are open at
+    the same time are asked one after the other, each while `aside` is open.
     """
 
     def __init__(
         self,
         answers: Mapping[str, Any],
         *,
+        tree: Node | None = None,
         asks: bool,
         aside: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.open: list[Question] = []
         self.asking = False
         self._answers = answers
+        self._tree = tree
         self._asks = asks
         self._aside = aside
         self._one = threading.Lock()
 
     def __call__(self, question: Question) -> Any:
-        """Give the answer to a question. Raises GateOpen where there is none."""
+        """Return the answer to a question. Raises GateOpen if there is none."""
         found = self._given(question.path)
         if found is None and self._asks:
             found = self._asked(question)
@@ -103,17 +134,37 @@ class Decider:
             raise GateOpen([question])
         return found
 
+    def given_for(self, path: str) -> Any:
+        """Return the answer for the gate at a path and no other gate, or None.
+
+        An answer that matches other gates too, or other iterations of a loop, may be for those.
+        """
+        if path in self._answers or self._tree is None or not _once(path):
+            return self._answers.get(path)
+        gates = [at for at, node in walk(self._tree) if isinstance(node, Gate)]
+        for selector, answer in self._answers.items():
+            if select(of_first_iterations(selector), gates) == [path]:
+                return answer
+        return None
+
     def _asked(self, question: Question) -> Decision | None:
-        halt = HALT.get()
+        halt = STOP_SIGNAL.get()
         with self._one:
             if halt is not None and halt.stopped:
                 return None
             self.asking = True
             try:
                 with self._aside():
-                    return ask(question)
+                    return ask(question, feedback=self._reads_feedback(question.path))
             finally:
                 self.asking = False
+
+    def _reads_feedback(self, path: str) -> bool:
+        """Return whether anything in the tree reads the feedback of a rejection."""
+        if self._tree is None:
+            return True
+        gate = find(self._tree, of_first_iterations(path))
+        return gate.capture_key is not None and feedback_read(self._tree, gate.capture_key)
 
     def _given(self, path: str) -> Any:
         for selector in sorted(self._answers, key=lambda selector: selector != path):
@@ -126,31 +177,34 @@ class Decider:
 
 
 def in_order(questions: Sequence[Question], tree: Node) -> list[Question]:
-    """Give questions in the order of the tree, each once."""
+    """Return questions in the order of the tree, each once."""
     order = Order(tree, root_path(tree))
     return sorted({one.path: one for one in questions}.values(), key=lambda one: order(one.path))
 
 
 def can_ask() -> bool:
-    """Say whether a person is there to be asked."""
+    """Return whether stdin and stderr are a terminal, so that a person can be asked."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def ask(question: Question) -> Decision | None:
-    """Ask at the terminal what is to happen; None where the person decides later."""
-    for line in told_question(question):
+def ask(question: Question, *, feedback: bool = True) -> Decision | None:
+    """Ask for a decision at the terminal; None if the person decides later.
+
+    Feedback is asked for after a rejection if something in the tree reads it.
+    """
+    for line in question_lines(question):
         tell(line)
     try:
         while True:
-            decision = _chosen(question)
+            decision = _chosen(question, feedback=feedback)
             if decision is not None:
                 return decision
     except Later:
         return None
 
 
-def _chosen(question: Question) -> Decision | None:
-    """Give what is chosen, None where it is to be asked again. Raises Later."""
+def _chosen(question: Question, *, feedback: bool) -> Decision | None:
+    """Return the decision, None if the question must be repeated. Raises Later."""
     choice = _prompt("[a]pprove, [e]dit, [r]eject, or decide [l]ater")
     word = _CHOICES.get((choice or "l")[:1].lower())
     if word == "later":
@@ -158,7 +212,7 @@ def _chosen(question: Question) -> Decision | None:
     given = _edited(question) if word == "edit" else {"decision": word}
     if given is None or word is None:
         return None
-    if word == "reject":
+    if word == "reject" and feedback:
         given["feedback"] = _prompt("What should be different? (may be empty)")
     try:
         decision = Decision.of(given)
@@ -169,8 +223,8 @@ def _chosen(question: Question) -> Decision | None:
     return decision
 
 
-def asked(record: CallRecord) -> Question:
-    """Give the question that is on record of a gate."""
+def recorded_question(record: CallRecord) -> Question:
+    """Return the recorded question of a gate."""
     return Question(
         record.path,
         str(record.prompt),
@@ -180,8 +234,8 @@ def asked(record: CallRecord) -> Question:
     )
 
 
-def told_question(question: Question) -> list[str]:
-    """Give the lines that show what a gate asks, and exactly what would be kept."""
+def question_lines(question: Question) -> list[str]:
+    """Return the lines that show the question of a gate, and what an approval would merge."""
     kept = question.kept
     what = [count(len(kept.messages), "message")] if kept.messages else []
     what += [f"the output{'s' if len(kept.outputs) > 1 else ''} {', '.join(kept.outputs)}"] * bool(
@@ -189,17 +243,33 @@ def told_question(question: Question) -> list[str]:
     )
     lines = ["", f"Gate {question.path}"]
     lines += [f"  {line}" for line in question.text.splitlines()]
-    lines.append(f"  would keep {' and '.join(what) or 'nothing'}:")
+    lines.append(f"  would merge {' and '.join(what) or 'nothing'}:")
     for message in kept.messages:
         lines.append(f"  {message.type}")
         lines += [f"    {line}" for line in str(message.text).splitlines()]
-    said = {str(message.text) for message in kept.messages}
+    said = [str(message.text) for message in kept.messages]
     for key, value in kept.outputs.items():
-        shown = "the text above" if value in said else _text(value)
+        shown = "the text above" if _is_said(value, said) else _text(value)
         first, *others = shown.splitlines() or [""]
         lines.append(f"  {key}: {first}")
         lines += [f"    {line}" for line in others]
     return lines
+
+
+def _is_said(value: Any, texts: Sequence[str]) -> bool:
+    """Return whether one of the texts is the value, or the JSON of it that a step wrote.
+
+    Values are compared, not hashed: an output can be any JSON.
+    """
+    if isinstance(value, str):
+        return value in texts
+    for text in texts:
+        try:
+            if json.loads(text) == value:
+                return True
+        except (ValueError, RecursionError):
+            continue
+    return False
 
 
 def _text(value: Any) -> str:
@@ -207,7 +277,7 @@ def _text(value: Any) -> str:
 
 
 def _edited(question: Question) -> dict[str, Any] | None:
-    """Give an edit: of the response, or of the outputs where there is none; None for no change."""
+    """Return an edit of the response, or of the outputs without one; None for no change."""
     outputs = dict(question.kept.outputs)
     response = last_response(question.kept.messages)
     captured = outputs.get(question.capture_key) if question.capture_key is not None else None
@@ -216,7 +286,7 @@ def _edited(question: Question) -> dict[str, Any] | None:
         try:
             return None if found is None else {"decision": "edit", "outputs": json.loads(found)}
         except ValueError as error:
-            tell(f"that is no JSON: {error}", style="yellow")
+            tell(f"That isn't JSON: {error}", style="yellow")
             return None
     text = str(response.text) if response is not None else _text(captured)
     found = _changed(text, "the new text", ".md")
@@ -224,7 +294,7 @@ def _edited(question: Question) -> dict[str, Any] | None:
 
 
 def _changed(text: str, what: str, extension: str) -> str | None:
-    """Give a text as it was changed in the person's editor, else as it was typed on one line."""
+    """Return a text changed in the person's editor, or typed on one line without an editor."""
     if os.environ.get("VISUAL") or os.environ.get("EDITOR"):
         found = click.edit(text, extension=extension)
         return None if found is None or found.strip() == text.strip() else found.rstrip("\n")
@@ -232,11 +302,11 @@ def _changed(text: str, what: str, extension: str) -> str | None:
 
 
 def _prompt(words: str) -> str:
-    """Ask for a line; the end of the input is an empty one. Raises Later in a run that is stopped.
+    """Ask for a line, empty at the end of the input. Raises Later if the run is being stopped.
 
-    The line is waited for in small steps: a gate in a thread of its own would not hear of Ctrl-C.
+    It waits in small steps, since Ctrl-C doesn't reach a gate in another thread.
     """
-    halt = HALT.get()
+    halt = STOP_SIGNAL.get()
     sys.stderr.write(f"{printable(words)}: ")
     sys.stderr.flush()
     while not _typed():
@@ -247,8 +317,8 @@ def _prompt(words: str) -> str:
 
 
 def _typed() -> bool:
-    """Say whether a line stands at the terminal, after a moment."""
+    """Return whether the terminal has a line, after a moment."""
     try:
         return bool(select_ready([sys.stdin], [], [], _MOMENT)[0])
-    except (OSError, ValueError):  # no file that can be watched
+    except (OSError, ValueError):  # stdin isn't a file that select can watch
         return True

@@ -1,13 +1,18 @@
-"""Live: the tree on the terminal as it runs, and plain lines where there is no terminal."""
+"""The live view of a run on the terminal: a tree, or the stages of a recipe.
+
+Where there is no terminal, a tree has a line per call.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -15,19 +20,28 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from mergepoint.apps.cli.output import clock, count, printable, tell, told
-from mergepoint.apps.cli.rows import Row, rows_for
-from mergepoint.apps.cli.watch import Part, Watch
-from mergepoint.run.recorder import Event
-from mergepoint.tree.gate import Gate
-from mergepoint.tree.loop import Loop
+from mergepoint.apps.cli.output import clock, count, money, printable, tell, told
+from mergepoint.apps.cli.progress import Part, Progress, Row, rows_for
+from mergepoint.engine.callbacks import Event
+from mergepoint.tree.nodes import Gate, Loop
+
+if TYPE_CHECKING:
+    from mergepoint.streams.run import RecipeRun
+    from mergepoint.streams.thing import Thing
 
 PER_SECOND = 8
 
 Cells = tuple[Text, Text, Text, Text]
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-_MARKS = {"waiting": "·", "running": "◐", "done": "✓", "failed": "✗", "left out": "∅"}
+_MARKS = {
+    "waiting": "·",
+    "running": "◐",
+    "done": "✓",
+    "failed": "✗",
+    "stopped": "■",
+    "skipped": "∅",
+}
 _ASCII = str.maketrans(
     {
         "·": ".",
@@ -35,6 +49,7 @@ _ASCII = str.maketrans(
         "✗": "x",
         "◐": "*",
         "∅": "0",
+        "■": "#",
         "├": "|",
         "└": "`",
         "│": "|",
@@ -48,67 +63,63 @@ _STYLES = {
     "running": "bold",
     "done": "",
     "failed": "bold red",
-    "left out": "dim",
+    "stopped": "bold",
+    "skipped": "dim",
 }
 _MARK_STYLES = {
     "waiting": "dim",
     "running": "cyan",
     "done": "green",
     "failed": "red",
-    "left out": "yellow",
+    "stopped": "yellow",
+    "skipped": "yellow",
 }
-_WIDE = 60  # columns; a narrower terminal has no room to say who answers
+_WIDE = 60  # columns; a narrower terminal has no room for the model
 _BESIDE_ROWS = 2  # the bar, and the line of notices
-
-
-@dataclass(frozen=True, slots=True)
-class Teller:
-    """What a run is told to: `note` takes its events; while `aside` is open nothing moves."""
-
-    note: Callable[[Event], None]
-    aside: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
-
-
-@contextlib.contextmanager
-def telling(watch: Watch, *, quiet: bool) -> Iterator[Teller]:
-    """Show a run while the context is open: a live tree, plain lines, or nothing."""
-    console = told()
-    if quiet:
-        yield Teller(watch.note)
-    elif console.is_terminal and not console.is_dumb_terminal:
-        with Screen(LiveTree(watch, console)) as screen:
-            yield Teller(watch.note, screen.aside)
-    else:
-        yield Teller(PlainLines(watch))
+BAR = 40  # columns
+_SPENT = 0.5  # seconds between two reads of the usage, which sums up the whole journal
 
 
 class Screen:
-    """The live tree on a terminal, from `with` to its end."""
+    """A live view on a terminal, from `with` to its end.
 
-    def __init__(self, tree: LiveTree) -> None:
-        self._tree = tree
-        self._live = self._shown()
+    Args:
+        console: The terminal.
+        draw: Returns the content of this moment.
+        transient: Whether the view disappears at the end.
+    """
 
-    def _shown(self) -> Live:
+    def __init__(
+        self, console: Console, draw: Callable[[], RenderableType], *, transient: bool = False
+    ) -> None:
+        self._console = console
+        self._draw = draw
+        self._transient = transient
+        self._live = self._new()
+
+    def _new(self) -> Live:
         return Live(
-            console=self._tree.console,
-            get_renderable=lambda: self._tree,
+            console=self._console,
+            get_renderable=self._draw,
             refresh_per_second=PER_SECOND,
             vertical_overflow="crop",
+            transient=self._transient,
+            redirect_stdout=not self._transient,
+            redirect_stderr=not self._transient,
         )
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
-        """Take the tree off the terminal for a while, so that a person can be asked something.
+        """Hide the view while the context is open, so that something else can be written.
 
-        It comes back below as another one: the same would be drawn over what was asked.
+        It comes back below as a new one: the same one would be drawn over the other text.
         """
         self._live.transient = True
         self._live.stop()
         try:
             yield
         finally:
-            self._live = self._shown()
+            self._live = self._new()
             self._live.start()
 
     def __enter__(self) -> Self:
@@ -116,65 +127,101 @@ class Screen:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._tree.over = True
         self._live.stop()
 
 
-class PlainLines:
-    """Writes a line for each call that has ended."""
+def live_console() -> Console | None:
+    """Return the terminal for a live view, None if stderr isn't one."""
+    console = told()
+    return console if console.is_terminal and not console.is_dumb_terminal else None
 
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
+
+@dataclass(frozen=True, slots=True)
+class TreeView:
+    """The view of a tree's run: `note` takes its events; while `aside` is open, it is hidden.
+
+    With `streams`, answers are shown as they are produced, so models should stream.
+    """
+
+    note: Callable[[Event], None]
+    aside: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
+    streams: bool = False
+
+
+@contextlib.contextmanager
+def tree_view(progress: Progress, *, quiet: bool) -> Iterator[TreeView]:
+    """Show a run while the context is open: a live tree, plain lines, or nothing."""
+    console = live_console()
+    if quiet:
+        yield TreeView(progress.note)
+    elif console is None:
+        yield TreeView(PlainLines(progress))
+    else:
+        tree = LiveTree(progress, console)
+        with Screen(console, lambda: tree) as screen:
+            try:
+                yield TreeView(progress.note, screen.aside, streams=True)
+            finally:
+                tree.over = True
+
+
+class PlainLines:
+    """A view that writes a line per finished call."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
         self._written = 0
         self._writing = threading.Lock()
 
     def __call__(self, event: Event) -> None:
-        """Take in an event, and write its line; calls side by side end in any order."""
-        self._watch.note(event)
-        part = self._watch.part(event.path)
+        """Write the line of an event; parallel calls end in any order."""
+        self._progress.note(event)
+        part = self._progress.part(event.path)
         if part is None or event.kind == "token" or event.of == "inner":
             return
         if event.of == "gate":
             said = {"start": "asked", "end": event.text}.get(event.kind, "")
             tell(f"gate   {part.path}  {said}")
+        elif event.kind == "retry":
+            tell(f"retry  {part.path}  {printable(event.text.partition(chr(10))[0])}")
         elif event.kind != "start":
             with self._writing:
                 self._written += 1
-                told = _plain(part, self._watch.clock())
-                tell(f"[{self._written}/{_most(self._watch.root)}] {told}")
+                line = _plain(part, self._progress.clock())
+                tell(f"[{self._written}/{_most(self._progress.root)}] {line}")
 
 
 def _plain(part: Part, now: float) -> str:
-    facts = [part.path, part.model, clock(part.seconds(now)), _tokens(part)]
+    facts = [part.path, _who(part), clock(part.seconds(now)), _tokens(part)]
     return f"{part.phase:<6} " + "  ".join(fact for fact in facts if fact)
 
 
 class LiveTree:
-    """The renderable: a bar, and as many rows of the tree as the terminal has room for."""
+    """The content of the view: a bar, and the rows of the tree that fit the terminal."""
 
-    def __init__(self, watch: Watch, console: Console) -> None:
+    def __init__(self, progress: Progress, console: Console) -> None:
         self.console = console
         self.over = False
-        self._watch = watch
+        self._progress = progress
         self._widths = [0, 0, 6, 10]  # of the columns; the last two hold 10.00s and 1,000 tok
         self._ascii = not console.encoding.lower().startswith("utf")
 
     def __rich__(self) -> RenderableType:
-        """Give what is shown at this moment."""
-        with self._watch.lock:
-            now = self._watch.clock()
-            notice = self._watch.notice
+        """Return the content of this moment."""
+        with self._progress.lock:
+            now = self._progress.clock()
+            notice = self._progress.notice
             room = self.console.size.height - _BESIDE_ROWS
-            rows = [self._cells(row, now) for row in rows_for(self._watch.root, room)]
+            rows = [self._cells(row, now) for row in rows_for(self._progress.root, room)]
             head = self._head(now)
         table = self._table(rows)
         if self.over:
             return Group(head, table)
-        # The cursor stands on this line, so that what a keyboard echoes (^C) breaks no row.
+        # The cursor is on this line, so that an echo of the keyboard (^C) damages no row.
         return Group(head, table, Text(notice, style="yellow", no_wrap=True, overflow="ellipsis"))
 
     def _table(self, rows: Sequence[Cells]) -> Table:
-        """Give the rows as a table whose columns grow and never shrink, so that nothing jumps."""
+        """Return the rows as a table whose columns grow and never shrink, so that nothing jumps."""
         wide = self.console.width >= _WIDE
         for column in range(1, 4):
             widths = [self._widths[column], *(row[column].cell_len for row in rows)]
@@ -191,18 +238,19 @@ class LiveTree:
         return table
 
     def _head(self, now: float) -> RenderableType:
-        root = self._watch.root
+        root = self._progress.root
         head = Table.grid(padding=(0, 2, 0, 0), expand=True)
         head.add_column(ratio=1)
         head.add_column(no_wrap=True, justify="right")
         ended = root.done + root.failed + root.left_out
         total = ended if root.over and not root.failed else root.calls
-        left_out = f", {root.left_out:,} left out" if root.left_out else ""
+        left_out = f", {root.left_out:,} skipped" if root.left_out else ""
         facts = [
             f"{root.done:,} of {_most(root)} call{'' if root.most == 1 else 's'}{left_out}",
-            clock(now - self._watch.started),
+            clock(now - self._progress.started),
         ]
         colour = "red" if root.failed else "green" if ended >= total else "cyan"
+        colour = "yellow" if root.stopped and not root.failed else colour
         bar = ProgressBar(
             total=max(1, total), completed=ended, complete_style=colour, finished_style=colour
         )
@@ -243,25 +291,32 @@ class LiveTree:
 
 
 def _most(part: Part) -> str:
-    """Say how many calls there are, as far as that is known."""
+    """Return the number of calls, or their maximum."""
     return f"{part.calls:,}" if part.most <= part.calls else f"up to {part.most:,}"
 
 
 def _about(part: Part) -> str:
-    """Give who answers a call, or how far a block, loop or gate has come."""
+    """Return the model of a call, or the progress of a block, loop or gate."""
     if not part.parts:
-        return "left out: no budget" if part.phase == "left out" else part.model
+        return "skipped: no budget" if part.phase == "skipped" else _who(part)
     if isinstance(part.node, Gate):
         return "waiting for you" if part.asked else part.said
     if isinstance(part.node, Loop):
         return _rounds(part, part.node)
-    some = part.phase in ("running", "failed") or part.left_out
+    some = part.phase in ("running", "failed", "stopped") or part.left_out
     return f"{part.done:,}/{count(part.calls, 'call')}" if some else count(part.calls, "call")
+
+
+def _who(part: Part) -> str:
+    """Return the model, whether the answer was truncated, and the tools that were called."""
+    truncated = f"truncated ({part.truncated})" if part.truncated else ""
+    tools = f"calls {part.tool}" if part.tool else count(part.tools, "tool") if part.tools else ""
+    return "  ".join(filter(None, [truncated, part.model, tools]))
 
 
 def _rounds(part: Part, loop: Loop) -> str:
     number = len(part.parts)
-    if part.over or part.phase in ("done", "failed"):
+    if part.over or part.phase in ("done", "failed", "stopped"):
         return count(number, "iteration") if part.started is not None else ""
     if part.phase == "waiting":
         return f"up to {count(loop.max_iterations, 'iteration')}"
@@ -269,4 +324,104 @@ def _rounds(part: Part, loop: Loop) -> str:
 
 
 def _tokens(part: Part) -> str:
-    return f"{part.tokens:,} tok" if part.tokens else ""
+    """Return the tokens of finished calls; with `~`, including answers that are streaming."""
+    known = part.tokens + part.streamed
+    return f"{'~' if part.streamed else ''}{known:,} tok" if known else ""
+
+
+@dataclass
+class StagesView:
+    """The view of a recipe's run: a line per stage, on a terminal; elsewhere only its counts."""
+
+    run: RecipeRun
+    quiet: bool
+    passed: Counter[str] = field(default_factory=Counter)
+    best: float | None = None
+    _screen: Screen | None = None
+    _began: float = field(default_factory=time.monotonic)
+    _looked: float = 0.0
+    _spent: str = ""
+
+    def note(self, stage_id: str, thing: Thing) -> None:
+        """Count an item that left a stage."""
+        self.passed[stage_id] += 1
+        score = thing.props.get("score")
+        if isinstance(score, int | float):
+            self.best = score if self.best is None else max(self.best, score)
+
+    @contextlib.contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show the stages while the context is open, on a terminal unless quiet."""
+        console = None if self.quiet else live_console()
+        if console is None:
+            yield
+            return
+        self._screen = Screen(console, lambda: self.drawn(console.height), transient=True)
+        with self._screen:
+            yield
+        self._screen = None
+
+    def aside(self) -> AbstractContextManager[None]:
+        """Hide the view while the context is open, so that something else can be written."""
+        return contextlib.nullcontext() if self._screen is None else self._screen.aside()
+
+    def drawn(self, height: int) -> RenderableType:
+        """Return a line for each stage that fits, and the totals so far."""
+        work = self.run.work
+        flying = work.motion.flying if work is not None else Counter[str]()
+        table = Table.grid(padding=(0, 2))
+        table.add_column(no_wrap=True, overflow="ellipsis")
+        for _ in range(3):
+            table.add_column(no_wrap=True)
+        stages = [stage.stage_id for stage in self.run.planned.blocks()]
+        rest = max(0, len(stages) - max(1, height - 4))
+        for stage_id in stages[: len(stages) - rest]:
+            out, asking = self.passed[stage_id], flying[stage_id]
+            failed = 0 if work is None else work.trace.failed[stage_id]
+            table.add_row(
+                Text(printable(_short(stage_id)), style="bold" if asking else "" if out else "dim"),
+                Text(f"{out:,} out" if out else "", style="green"),
+                Text(f"{failed:,} failed" if failed else "", style="red"),
+                Text(f"{count(asking, 'call')} in flight" if asking else "", style="cyan"),
+            )
+        more = [Text(f"and {count(rest, 'stage')} more", style="dim")] if rest else []
+        bar = ProgressBar(total=1.0, completed=self.share, width=BAR)
+        return Group(table, *more, Text(self._sum(), style="dim"), bar)
+
+    @property
+    def share(self) -> float:
+        """Return the progress from 0 to 1: the mean share of items that each stage has finished.
+
+        The number of items isn't known in advance, so the share can fall when more arrive.
+        """
+        work = self.run.work
+        if work is None:
+            return 0.0
+        came, left = work.trace.came, work.trace.left
+        shares = [
+            _share(came[stage.stage_id], left[stage.stage_id], gathers=stage.together)
+            for stage in self.run.planned.blocks()
+        ]
+        return sum(shares) / len(shares)
+
+    def _sum(self) -> str:
+        now = time.monotonic()
+        if now - self._looked > _SPENT:
+            used = self.run.usage
+            cost = "" if not used.known_cost else f", {money(used.known_cost)}"
+            self._spent = f"{count(used.calls, 'call')}, {used.total_tokens:,} tokens{cost}"
+            self._looked = now
+        best = "" if self.best is None else f", best score {self.best:g}"
+        return f"{self._spent}{best}, {clock(now - self._began)}"
+
+
+def _share(came: int, left: int, *, gathers: bool) -> float:
+    """Return the share of a stage; one that gathers is done with its first result."""
+    if gathers and left:
+        return 1.0
+    return min(1.0, left / came) if came else 0.0
+
+
+def _short(stage_id: str) -> str:
+    """Return the id of a stage without the recipe's name."""
+    return stage_id.partition(".")[2].replace("stage_", "")

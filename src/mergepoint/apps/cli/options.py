@@ -1,298 +1,445 @@
-"""Options: what the commands share, with their help."""
+"""The options and arguments of the commands, in groups that commands share."""
 
 from __future__ import annotations
 
-from enum import StrEnum
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-_CHANGE = "What is run"
-_HOW = "How it is run"
-_WRITE = "What is written"
+from mergepoint.apps.cli.completion import complete_journals, complete_sessions, complete_workflows
+from mergepoint.apps.cli.option_binding import AGENT, MODEL, RECIPE, SAVING, TREE, option
+from mergepoint.apps.cli.run_store import RUNS, RunStore
 
+OFFLINE = "offline"
+SESSIONS = "sessions"
 
-class FormName(StrEnum):
-    """The forms of a compiled graph."""
+# Arguments.
 
-    SUBGRAPHS = "subgraphs"
-    FUSED = "fused"
-
-
-class ViewName(StrEnum):
-    """The ways a conversation is sent to a provider."""
-
-    AS_IS = "as_is"
-    ALTERNATE = "alternate"
-
-
-class Drawing(StrEnum):
-    """The formats of a drawing."""
-
-    MERMAID = "mermaid"
-    SVG = "svg"
-
-
-InputOption = Annotated[
-    list[str],
-    typer.Option(
-        "--input",
-        "-i",
-        metavar="KEY=VALUE",
-        help="An input as text; KEY=@FILE reads a file, KEY=@- stdin. Repeatable.",
-        rich_help_panel=_CHANGE,
-        show_default=False,
-    ),
-]
-InputFileOption = Annotated[
-    list[Path],
-    typer.Option(
-        "--input-file",
-        metavar="FILE",
-        help="Inputs from a YAML or JSON mapping ('-' is stdin); --input stands over it.",
-        rich_help_panel=_CHANGE,
-        show_default=False,
-    ),
-]
-MessageOption = Annotated[
-    list[str],
-    typer.Option(
-        "--message",
-        "-m",
-        metavar="TEXT",
-        help="A user message that opens the conversation. Repeatable.",
-        rich_help_panel=_CHANGE,
-        show_default=False,
-    ),
-]
-SetOption = Annotated[
-    list[str],
-    typer.Option(
-        "--set",
-        metavar="PATH:FIELD=VALUE",
-        help="Another value for a field of one node, or of all that a glob fits. JSON, else text; "
-        "a prompt may hold {{ key }}. Repeatable.",
-        rich_help_panel=_CHANGE,
-        show_default=False,
-    ),
-]
-WithoutOption = Annotated[
-    list[str],
-    typer.Option(
-        "--without",
-        metavar="PATH",
-        help="Leave out a node, or all that a glob fits. Repeatable.",
-        rich_help_panel=_CHANGE,
-        show_default=False,
-    ),
-]
-ParallelOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--parallel/--sequential",
-        help="Run blocks side by side where their children cannot tell the difference, or all "
-        "one by one. Left out: as the tree says.",
-        rich_help_panel=_CHANGE,
-        show_default=False,
-    ),
-]
-ModelOption = Annotated[
+TargetArgument = Annotated[
     str,
-    typer.Option(
-        "--model",
-        metavar="PROVIDER:NAME",
-        help="Who answers: openai:gpt-5-mini, anthropic:..., ollama:llama3.2; or 'offline', which "
-        "is not a language model and needs no key.",
-        rich_help_panel=_HOW,
-    ),
-]
-BaseUrlOption = Annotated[
-    str | None,
-    typer.Option(
-        "--base-url",
-        metavar="URL",
-        help="A server of your own that speaks the provider's interface, such as "
-        "http://localhost:11434 for ollama.",
-        rich_help_panel=_HOW,
+    typer.Argument(
+        help="Workflow: a name from 'mergepoint list', FILE.py:NAME, or a YAML file.",
+        metavar="TARGET",
+        autocompletion=complete_workflows,
         show_default=False,
     ),
 ]
-FormOption = Annotated[
-    FormName,
-    typer.Option(
-        "--form",
-        help="A LangGraph subgraph for each block, or all in one node. Same results.",
-        rich_help_panel=_HOW,
-    ),
-]
-ViewOption = Annotated[
-    ViewName | None,
-    typer.Option(
-        "--view",
-        help="Send messages as they are, or joined so that roles alternate. Left out: as the "
-        "provider takes them.",
-        rich_help_panel=_HOW,
+JournalArgument = Annotated[
+    str,
+    typer.Argument(
+        help="Run: an ID, 'last', or a run's folder.",
+        metavar="RUN",
+        autocompletion=complete_journals,
         show_default=False,
     ),
 ]
-ConcurrencyOption = Annotated[
-    int | None,
-    typer.Option(
-        "--max-concurrency",
-        metavar="N",
-        min=1,
-        help="Calls at once in a parallel block, at most.",
-        rich_help_panel=_HOW,
-        show_default=False,
-    ),
-]
-SeedOption = Annotated[
-    int,
-    typer.Option(
-        "--seed",
-        metavar="N",
-        help="Of the random numbers that prompts see.",
-        rich_help_panel=_HOW,
-    ),
-]
-AnswerOption = Annotated[
-    list[str],
-    typer.Option(
-        "--answer",
-        metavar="PATH=DECISION",
-        help="What is decided at a gate: approve, reject, or a JSON object. Left out: asked on a "
-        "terminal, else the run ends there and can be resumed. Repeatable.",
-        rich_help_panel=_HOW,
-        show_default=False,
-    ),
-]
-BudgetOption = Annotated[
-    list[str],
-    typer.Option(
-        "--budget",
-        metavar="KIND=LIMIT",
-        help="What the run may use: usd=0.50, tokens=100000, calls=100, seconds=60; "
-        "on_exhausted=keep goes on without the rest. Repeatable.",
-        rich_help_panel=_HOW,
-        show_default=False,
-    ),
-]
-PriceOption = Annotated[
-    list[str],
-    typer.Option(
-        "--price",
-        metavar="PROVIDER:NAME=IN,OUT",
-        help="A model's price in USD a million tokens, of prompts and of answers, where none is "
-        "known or another holds; a glob fits several models. Repeatable.",
-        rich_help_panel=_HOW,
-        show_default=False,
-    ),
-]
-YesOption = Annotated[
-    bool,
-    typer.Option(
-        "--yes",
-        "-y",
-        help="Do not ask before a real model is called.",
-        rich_help_panel=_HOW,
-        show_default=False,
-    ),
-]
-RunIdOption = Annotated[
-    str | None,
-    typer.Option(
-        "--run-id",
+SessionArgument = Annotated[
+    str,
+    typer.Argument(
         metavar="ID",
-        help="The run's id, a new one. Left out: the time and a random end.",
-        rich_help_panel=_WRITE,
-        show_default=False,
+        help="Session: an ID, or 'last' for the most recent one.",
+        autocompletion=complete_sessions,
     ),
 ]
-ResumeOption = Annotated[
-    str | None,
-    typer.Option(
-        "--resume",
-        metavar="RUN",
-        help="Go on with a run that did not end; what is on record is not called again.",
-        rich_help_panel=_WRITE,
-        show_default=False,
+
+
+Json = Annotated[bool, option("--json", help="Print JSON to stdout, also for errors.")]
+Quiet = Annotated[bool, option("--quiet", "-q", help="Print only the result and errors.")]
+Traceback = Annotated[
+    bool, option("--traceback", help="Show the whole Python traceback of an error.")
+]
+Yes = Annotated[bool, option("--yes", "-y", help="Don't ask for confirmation.")]
+Blocks = Annotated[
+    tuple[str, ...],
+    option(
+        "--blocks",
+        metavar="FILE",
+        help="Python file with your own blocks (@block).",
+        only="recipe",
+        panel=RECIPE,
     ),
 ]
-ReuseOption = Annotated[
-    str | None,
-    typer.Option(
-        "--reuse",
-        metavar="RUN",
-        help="A new run that takes over each answer to a request that is the same.",
-        rich_help_panel=_WRITE,
-        show_default=False,
+Knobs = Annotated[
+    tuple[str, ...],
+    option(
+        "--knob",
+        "-k",
+        metavar="NAME=VALUE",
+        help="Set a recipe parameter. VALUE is parsed as JSON if possible.",
+        only="recipe",
+        panel=RECIPE,
     ),
 ]
-ReplayOption = Annotated[
-    str | None,
-    typer.Option(
-        "--replay",
-        metavar="RUN",
-        help="Every answer from that run; one that is not on record is an error.",
-        rich_help_panel=_WRITE,
-        show_default=False,
-    ),
-]
-OutOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--out",
-        metavar="DIR",
-        help="The folder of runs. Left out: runs.",
-        rich_help_panel=_WRITE,
-        show_default=False,
-    ),
-]
-StoreOption = Annotated[
-    str | None,
-    typer.Option(
-        "--store",
-        metavar="URL",
-        help="A database of runs in place of the folder: sqlite:///runs.db, "
-        "postgresql://user@host/db. Left out: MERGEPOINT_STORE, if that is set.",
-        rich_help_panel=_WRITE,
-        show_default=False,
-    ),
-]
-JsonOption = Annotated[
-    bool,
-    typer.Option(
-        "--json",
-        help="JSON on stdout and nothing else there; errors too.",
-        rich_help_panel=_WRITE,
-        show_default=False,
-    ),
-]
-QuietOption = Annotated[
-    bool,
-    typer.Option(
-        "--quiet",
-        "-q",
-        help="Only the result and errors.",
-        rich_help_panel=_WRITE,
-        show_default=False,
-    ),
-]
-TracebackOption = Annotated[
-    bool,
-    typer.Option(
-        "--traceback",
-        help="Show Python's traceback of an error too.",
-        rich_help_panel=_WRITE,
-        show_default=False,
-    ),
-]
-SessionsOption = Annotated[
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """The way in which results and errors are written."""
+
+    json: Json = False
+    quiet: Quiet = False
+    traceback: Traceback = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreOptions:
+    """The place where runs are stored."""
+
+    out: Annotated[
+        Path | None,
+        option("--out", metavar="DIR", help="Folder of runs.", default=RUNS, panel=SAVING),
+    ] = None
+    store: Annotated[
+        str | None,
+        option(
+            "--store",
+            metavar="URL",
+            help="Database of runs, such as sqlite:///runs.db or postgresql://user@host/db.",
+            default="the variable MERGEPOINT_STORE, if set",
+            panel=SAVING,
+        ),
+    ] = None
+
+    def open(self) -> RunStore:
+        """Return the runs in the folder or database. Raises CommandError for both at once."""
+        return RunStore.at(self.out, self.store)
+
+
+Sessions = Annotated[
     str,
-    typer.Option(
+    option(
+        "--sessions",
         metavar="DIR|URL",
-        help="Where sessions are kept: a folder, or the URL of a database.",
-        rich_help_panel=_WRITE,
+        help="Folder or database URL of the sessions.",
+        stated=True,
+        panel=SAVING,
     ),
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """The model to call, and its settings."""
+
+    model: Annotated[
+        str,
+        option(
+            "--model",
+            metavar="PROVIDER:NAME",
+            help="Model to call, for example openai:gpt-5-mini or ollama:llama3.2. 'offline' is a "
+            "rule-based stand-in that needs no API key.",
+            stated=True,
+        ),
+    ] = OFFLINE
+    base_url: Annotated[
+        tuple[str, ...],
+        option(
+            "--base-url",
+            metavar="[PROVIDER:NAME=]URL",
+            help="Base URL of a server with the provider's API, for example "
+            "http://localhost:11434. With a name or glob, only for models that match.",
+            stated=True,
+            panel=MODEL,
+        ),
+    ] = ()
+    temperature: Annotated[
+        float | None,
+        option(
+            "--temperature",
+            metavar="T",
+            help="Sampling temperature of calls that don't set their own.",
+            stated=True,
+            panel=MODEL,
+        ),
+    ] = None
+    max_tokens: Annotated[
+        int | None,
+        option(
+            "--max-tokens",
+            metavar="N",
+            min=1,
+            help="Maximum tokens per answer, for calls that don't set their own.",
+            stated=True,
+            panel=MODEL,
+        ),
+    ] = None
+    timeout: Annotated[
+        float | None,
+        option(
+            "--timeout",
+            metavar="SECONDS",
+            help="Timeout per attempt, for calls that don't set their own.",
+            default="600",
+            stated=True,
+            panel=MODEL,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetOptions:
+    """Limits of a run, and the prices they are computed with."""
+
+    budget: Annotated[
+        tuple[str, ...],
+        option(
+            "--budget",
+            metavar="KIND=LIMIT",
+            help="Limit for the run: usd=0.50, tokens=100000, calls=100, or seconds=60. With "
+            "on_exhausted=keep, calls that exceed it are skipped.",
+            stated=True,
+        ),
+    ] = ()
+    price: Annotated[
+        tuple[str, ...],
+        option(
+            "--price",
+            metavar="PROVIDER:NAME=IN,OUT",
+            help="Price per million input (IN) and output (OUT) tokens in USD. Overrides the "
+            "built-in price. PROVIDER:NAME can be a glob.",
+            stated=True,
+            panel=MODEL,
+        ),
+    ] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedOptions(BudgetOptions, ModelOptions):
+    """The options that are recorded with a run, so that `mergepoint resume` can reuse them."""
+
+    set: Annotated[
+        tuple[str, ...],
+        option(
+            "--set",
+            metavar="PATH:FIELD=VALUE",
+            help="Override a field of every node that PATH matches. VALUE is parsed as JSON if "
+            "possible; prompts can use {{ key }}.",
+            only="tree",
+            panel=TREE,
+        ),
+    ] = ()
+    without: Annotated[
+        tuple[str, ...],
+        option(
+            "--without",
+            metavar="PATH",
+            help="Remove every node that PATH matches.",
+            only="tree",
+            panel=TREE,
+        ),
+    ] = ()
+    parallel: Annotated[
+        bool | None,
+        option(
+            "--parallel/--sequential",
+            help="Run independent children in parallel, or run everything sequentially.",
+            default="as declared in the tree",
+            only="tree",
+            panel=TREE,
+        ),
+    ] = None
+    max_concurrency: Annotated[
+        int | None,
+        option(
+            "--max-concurrency",
+            metavar="N",
+            min=1,
+            help="Maximum number of concurrent calls in a parallel block.",
+            only="tree",
+            panel=TREE,
+        ),
+    ] = None
+    form: Annotated[
+        Literal["subgraphs", "fused"],
+        option(
+            "--form",
+            help="LangGraph form: a subgraph per block, or one node. Same results.",
+            only="tree",
+            panel=TREE,
+        ),
+    ] = "subgraphs"
+    view: Annotated[
+        Literal["as_is", "alternate"] | None,
+        option(
+            "--view",
+            help="Send messages unchanged, or merge them so that roles alternate.",
+            default="as the provider requires",
+            only="tree",
+            panel=TREE,
+        ),
+    ] = None
+    blocks: Blocks = ()
+    wanted: Annotated[
+        int | None,
+        option(
+            "--wanted",
+            "-n",
+            metavar="N",
+            min=1,
+            help="Stop after N results.",
+            only="recipe",
+            panel=RECIPE,
+        ),
+    ] = None
+    method: Annotated[
+        Literal["json_schema", "function_calling", "json_mode", "prompt"] | None,
+        option(
+            "--method",
+            help="Way to request structured output; 'prompt' works with every server.",
+            default="the provider's",
+            only="recipe",
+            panel=RECIPE,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputOptions:
+    """The inputs of a run; they are recorded in its journal."""
+
+    input: Annotated[
+        tuple[str, ...],
+        option(
+            "--input",
+            "-i",
+            metavar="KEY=VALUE",
+            help="Input as text; KEY=@FILE reads a file, KEY=@- reads stdin.",
+        ),
+    ] = ()
+    input_file: Annotated[
+        tuple[Path, ...],
+        option(
+            "--input-file",
+            metavar="FILE",
+            help="YAML or JSON file with inputs ('-' for stdin). --input overrides it.",
+        ),
+    ] = ()
+    message: Annotated[
+        tuple[str, ...],
+        option(
+            "--message",
+            "-m",
+            metavar="TEXT",
+            help="User message that opens the conversation.",
+            only="tree",
+            panel=TREE,
+        ),
+    ] = ()
+    answer: Annotated[
+        tuple[str, ...],
+        option(
+            "--answer",
+            metavar="PATH=DECISION",
+            help="Decision for the gate at PATH: approve, reject, or a JSON object.",
+            default="ask on a terminal; otherwise stop with exit code 4",
+            only="tree",
+            panel=TREE,
+        ),
+    ] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewRunOptions:
+    """The options of a run that can only be set when it starts."""
+
+    items: Annotated[
+        tuple[str, ...],
+        option(
+            "--items",
+            metavar="FILE",
+            help="Read items from FILE ('-' for stdin), one per line: text, or a JSON object with "
+            "content and props.",
+            only="recipe",
+            panel=RECIPE,
+        ),
+    ] = ()
+    knob: Knobs = ()
+    why: Annotated[
+        tuple[str, str] | None,
+        option(
+            "--why",
+            metavar="ID PROP",
+            help="Show which stage set PROP on the result ID ('*' for all results).",
+            only="recipe",
+            panel=RECIPE,
+        ),
+    ] = None
+    seed: Annotated[
+        int,
+        option("--seed", metavar="N", help="Seed for random numbers in prompts.", panel=MODEL),
+    ] = 0
+    run_id: Annotated[
+        str | None,
+        option(
+            "--run-id",
+            metavar="ID",
+            help="ID of the new run.",
+            default="the time and a random suffix",
+            panel=SAVING,
+        ),
+    ] = None
+    reuse: Annotated[
+        str | None,
+        option(
+            "--reuse",
+            metavar="RUN",
+            help="Start a new run, and reuse RUN's answers to identical requests.",
+            panel=SAVING,
+        ),
+    ] = None
+    replay: Annotated[
+        str | None,
+        option(
+            "--replay",
+            metavar="RUN",
+            help="Replay RUN without calling a model. Fails if an answer isn't recorded.",
+            panel=SAVING,
+        ),
+    ] = None
+
+
+Approval = Literal["everything", "plans", "programs", "nothing"]
+Runner = Literal["bubblewrap", "monty", "unsafe_subprocess"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentOptions:
+    """The options of the agent, for the terminal and the browser."""
+
+    skills: Annotated[
+        tuple[Path, ...],
+        option(
+            "--skills",
+            metavar="DIR",
+            help="Folder of skills.",
+            default="the bundled skills",
+            stated=True,
+            panel=AGENT,
+        ),
+    ] = ()
+    file: Annotated[
+        tuple[Path, ...],
+        option("--file", metavar="FILE", help="File that programs may read.", stated=True),
+    ] = ()
+    ask: Annotated[
+        Approval, option("--ask", help="Actions that need your approval.", stated=True)
+    ] = "everything"
+    runner: Annotated[
+        Runner | None,
+        option(
+            "--runner",
+            help="Sandbox that runs programs. 'unsafe_subprocess' provides no isolation.",
+            default="the first isolated runner that works here",
+            stated=True,
+            panel=AGENT,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatOptions(BudgetOptions, ModelOptions, AgentOptions):
+    """The options of a chat; those that differ are part of the command that resumes it."""
+
+    sessions: Sessions = SESSIONS

@@ -17,37 +17,50 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 from mergepoint.apps.cli.errors import PipeClosed
+from mergepoint.report.text_layout import clip, shown
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderableType
     from rich.text import Text
 
 LABEL = 13  # columns of a label
-
-# What could move the cursor or colour the terminal, were it printed as a model wrote it.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+_COMMAND = re.compile(r"\b(?:mergepoint [a-z]|pip install )")
 
 
 def told() -> Console:
-    """Give a console on stderr that lets a broken pipe out: one place decides what it means."""
-    from rich.console import Console
+    """Return a console on stderr that shows control characters instead of obeying them.
 
-    class _Told(Console):
+    It lets a broken pipe out: one place decides what it means.
+    """
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class _ShownConsole(Console):
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterator[Segment]:
+            for segment in super().render(renderable, options):
+                text = segment.text if segment.control else printable(segment.text)
+                yield segment if text == segment.text else Segment(text, segment.style)
+
         def on_broken_pipe(self) -> None:
             self.quiet = True
             raise BrokenPipeError
 
-    return _Told(file=sys.stderr, highlight=False)
+    return _ShownConsole(file=sys.stderr, highlight=False)
 
 
 def tell(text: str | Text = "", *, style: str = "") -> None:
-    """Write a line to stderr; on a terminal long ones end between words."""
+    """Write a line to stderr; on a terminal long ones end between words.
+
+    One that holds a command is not broken, so that the command can be copied.
+    """
     from rich.text import Text
 
-    shown = text if isinstance(text, Text) else Text(printable(text), style=style)
+    line = text if isinstance(text, Text) else Text(printable(text), style=style)
     console = told()
     with _gone_quietly():
-        console.print(shown, soft_wrap=not console.is_terminal)
+        console.print(line, soft_wrap=not console.is_terminal or _holds_command(line.plain))
 
 
 def tell_fact(label: str, text: str, *, style: str = "") -> None:
@@ -56,21 +69,25 @@ def tell_fact(label: str, text: str, *, style: str = "") -> None:
     from rich.text import Text
 
     console = told()
-    shown = Text(printable(text), style=style)
-    if not console.is_terminal:
-        tell(Text.assemble(f"{label:<{LABEL}}", shown))
+    value = Text(printable(text), style=style)
+    if not console.is_terminal or _holds_command(text):
+        tell(Text.assemble((f"{printable(label):<{LABEL}}", "dim"), value))
         return
     table = Table.grid()
     table.add_column(width=LABEL, style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    table.add_row(label, shown)
+    table.add_row(label, value)
     with _gone_quietly():
         console.print(table)
 
 
+def _holds_command(text: str) -> bool:
+    return _COMMAND.search(text) is not None
+
+
 @contextlib.contextmanager
 def _gone_quietly() -> Iterator[None]:
-    """Let a stderr whose reader is gone be: a run is not ended because nobody listens."""
+    """Ignore a stderr whose reader is gone: a run doesn't end because nobody listens."""
     try:
         yield
     except BrokenPipeError:
@@ -87,23 +104,45 @@ def silence(stream: TextIO) -> None:
 
 
 def put(text: str) -> None:
-    """Write a line to stdout: as it is to a file or pipe, to a terminal without control codes."""
-    shown = printable(text) if sys.stdout.isatty() else text
-    encoding = sys.stdout.encoding or "utf-8"
-    _write(shown.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    """Write a line to stdout, with control and bidirectional characters as escapes.
+
+    Also to a file or pipe, since what is written there is shown on a terminal later.
+    """
+    put_piece(text + "\n")
 
 
 def put_piece(text: str) -> None:
     """Write a piece of a line to stdout, as `put` writes a line."""
-    shown = printable(text) if sys.stdout.isatty() else text
     encoding = sys.stdout.encoding or "utf-8"
-    _write(shown.encode(encoding, "backslashreplace").decode(encoding))
+    _write(printable(text).encode(encoding, "backslashreplace").decode(encoding))
 
 
-def put_row(text: str) -> None:
-    """Write a row to stdout; on a terminal it ends where the line does."""
-    width = max(20, shutil.get_terminal_size().columns)
-    put(text[: width - 1] + "…" if sys.stdout.isatty() and len(text) > width else text)
+def columns() -> int | None:
+    """Return the width of the terminal that stdout is, None for a file or pipe."""
+    return max(20, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
+
+
+def put_row(text: str, *, style: str = "") -> None:
+    """Write a row to stdout; on a terminal it ends where the line does, and has a style."""
+    from rich.text import Text
+
+    width = columns()
+    if width is None:
+        put(text)
+    elif style:
+        put_shown(Text(clip(printable(text), width), style=style))
+    else:
+        put(clip(printable(text), width))
+
+
+def put_shown(content: RenderableType) -> None:
+    """Write something that rich shows to stdout, in colors where the terminal has them."""
+    from rich.console import Console
+
+    try:
+        Console(highlight=False, soft_wrap=True).print(content)
+    except BrokenPipeError as error:
+        raise PipeClosed from error
 
 
 def put_prose(text: str) -> None:
@@ -138,30 +177,33 @@ def _write(text: str) -> None:
 
 
 def printable(text: str) -> str:
-    """Give the text with control characters made visible."""
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    r"""Return the text with control and bidirectional characters as escapes, such as `\x1b`.
+
+    Tabs and newlines stay, and the line ends of Windows become newlines.
+    """
+    return shown(text.replace("\r\n", "\n"), keep="\n\t")
 
 
 def brief(text: str, width: int) -> str:
-    """Give the text in one line of at most `width` characters."""
+    """Return the text in one line of at most `width` characters."""
     line = " ".join(printable(text).split())
     return line if len(line) <= width else line[: max(0, width - 1)] + "…"
 
 
 def count(number: int, noun: str) -> str:
-    """Give `1 call`, `2 calls`."""
+    """Return `1 call`, `2 calls`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def money(usd: float) -> str:
-    """Give an amount in USD: four decimals, and two digits of what is smaller."""
+    """Return an amount in USD: four decimals, and two digits of what is smaller."""
     if not 0 < usd < 0.0001:
         return f"${usd:.4f}"
     return f"${usd:.{1 - math.floor(math.log10(usd))}f}"
 
 
 def clock(seconds: float | None) -> str:
-    """Give a time in few characters: `0.12s`, `12.3s`, `4m05s`, `1h02m`."""
+    """Return a time in few characters: `0.12s`, `12.3s`, `4m05s`, `1h02m`."""
     if seconds is None:
         return ""
     if seconds < 9.995:

@@ -1,186 +1,332 @@
-"""`mergepoint run`: run a tree, and write everything down."""
+"""`mergepoint run`, `resume` and `demo`: run a tree or a recipe, and resume a run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
 
-from mergepoint.apps.cli.arguments import TargetArgument
+import typer
+
+from mergepoint.apps.cli.completion import complete_workflows
+from mergepoint.apps.cli.errors import CommandError
+from mergepoint.apps.cli.option_binding import SAVING, Given, names_for, option
 from mergepoint.apps.cli.options import (
-    AnswerOption,
-    BaseUrlOption,
-    BudgetOption,
-    ConcurrencyOption,
-    FormName,
-    FormOption,
-    InputFileOption,
-    InputOption,
-    JsonOption,
-    MessageOption,
-    ModelOption,
-    OutOption,
-    ParallelOption,
-    PriceOption,
-    QuietOption,
-    ReplayOption,
-    ResumeOption,
-    ReuseOption,
-    RunIdOption,
-    SeedOption,
-    SetOption,
-    StoreOption,
-    TracebackOption,
-    ViewOption,
-    WithoutOption,
-    YesOption,
+    InputOptions,
+    JournalArgument,
+    ModelOptions,
+    NewRunOptions,
+    OutputOptions,
+    RecordedOptions,
+    StoreOptions,
+    TargetArgument,
+    Yes,
 )
 
 if TYPE_CHECKING:
-    from mergepoint.apps.cli.command import Command
-    from mergepoint.apps.cli.home import Home
-    from mergepoint.apps.cli.homes import Homes
-    from mergepoint.apps.cli.job import Job
+    from mergepoint.apps.cli.invocation import Invocation
+    from mergepoint.apps.cli.run_store import RunStore, StoredRun
+    from mergepoint.apps.cli.tree_run import TreeJob
+    from mergepoint.targets import FoundTarget
+    from mergepoint.tree.nodes import Node
 
-EXAMPLES = (
+DEMO = "image_prompt"
+
+RUN_EXAMPLES = (
     "mergepoint run flat_chat --input topic=rivers",
     "mergepoint run image_prompt --input-file brief.yaml --model openai:gpt-5-mini",
     "mergepoint run my.py:tree --model openai:qwen3 --base-url http://localhost:8080/v1",
-    "mergepoint run my.yaml --model ollama:llama3.2 --base-url http://localhost:11434",
-    "mergepoint run image_prompt -i brief=@brief.txt --without '**/tot_enclave'",
     "mergepoint run my.yaml --set 'stage_2/draft:temperature=0.2' --json | jq -r .text",
     "mergepoint run plan_approve -i topic=rain --answer '**/approval=approve'",
     "mergepoint run my.yaml --model openai:gpt-5-mini --reuse last",
-    "mergepoint run my.yaml --model openai:qwen3 --budget usd=0.50 --price 'openai:qwen3=0.25,2'",
+    "mergepoint run best_of_n 'A title for a poster of a night market.' --why '*' score",
+    "mergepoint run step_back --items questions.txt --json | jq -r .content",
+)
+RESUME_EXAMPLES = (
+    "mergepoint resume last",
+    "mergepoint resume 20261120-110502-1f2e3d --yes --json | jq -r .text",
+    "mergepoint resume last my.py:tree --model openai:gpt-5-mini",
+    "mergepoint resume last --budget usd=1.50",
+    "mergepoint resume last --answer plan/approval=approve",
+)
+DEMO_EXAMPLES = (
+    "mergepoint demo",
+    "mergepoint demo --model openai:gpt-5-mini",
+    "mergepoint demo --model ollama:llama3.2 --base-url http://localhost:11434",
 )
 
 
 def run(
     target: TargetArgument,
+    item: Annotated[
+        list[str] | None,
+        typer.Argument(help="Items of a recipe.", metavar="ITEM", show_default=False),
+    ] = None,
     *,
-    given: InputOption = [],  # noqa: B006  (typer makes a new list for each call)
-    input_file: InputFileOption = [],  # noqa: B006
-    message: MessageOption = [],  # noqa: B006
-    set_: SetOption = [],  # noqa: B006
-    without: WithoutOption = [],  # noqa: B006
-    parallel: ParallelOption = None,
-    model: ModelOption = "offline",
-    base_url: BaseUrlOption = None,
-    form: FormOption = FormName.SUBGRAPHS,
-    view: ViewOption = None,
-    max_concurrency: ConcurrencyOption = None,
-    seed: SeedOption = 0,
-    answer: AnswerOption = [],  # noqa: B006
-    budget: BudgetOption = [],  # noqa: B006
-    price: PriceOption = [],  # noqa: B006
-    yes: YesOption = False,
-    run_id: RunIdOption = None,
-    resume: ResumeOption = None,
-    reuse: ReuseOption = None,
-    replay: ReplayOption = None,
-    out: OutOption = None,
-    store: StoreOption = None,
-    json: JsonOption = False,
-    quiet: QuietOption = False,
-    traceback: TracebackOption = False,
+    inputs: InputOptions,
+    options: RecordedOptions,
+    new: NewRunOptions,
+    yes: Yes = False,
+    stored: StoreOptions,
+    output: OutputOptions,
 ) -> None:
-    """Run a tree: its result goes to stdout, how it came about to DIR/ID, or to a database.
+    """Run a tree or a recipe, and save the run to DIR/ID or a database.
 
-    Before a real model is called it says how many calls are coming, and on a terminal it asks.
+    Prints the result of a tree, or each result of a recipe when it is ready, to stdout. Before
+    calling a real model, shows the expected number of calls and, on a terminal, asks to continue.
     """
-    from mergepoint.apps.cli.command import Command
-    from mergepoint.apps.cli.homes import Homes
-    from mergepoint.apps.cli.inputs import read_inputs
-    from mergepoint.apps.cli.origin import check_resumed, origin_of
+    from mergepoint.apps.cli.inputs import load_blocks, origin_of, read_inputs
+    from mergepoint.apps.cli.invocation import Invocation, with_environment
+    from mergepoint.targets import find_target
 
-    command = Command(
-        target=target,
-        set=tuple(set_),
-        without=tuple(without),
-        parallel=parallel,
-        model=model,
-        base_url=base_url,
-        form=form.value,
-        view=None if view is None else view.value,
-        max_concurrency=max_concurrency,
-        budget=tuple(budget),
-        prices=tuple(price),
+    load_blocks(options.blocks)
+    found = find_target(target)
+    invocation = Invocation(target=target, **asdict(with_environment(options)))
+    runs = stored.open()
+    if found.recipe is not None:
+        from mergepoint.apps.cli.recipe_run import new_recipe_job, run_recipe_job
+
+        _check_kind(target, "recipe", inputs, options, new)
+        if inputs.input or inputs.input_file:
+            raise CommandError(
+                f"{target!r} is a recipe. Pass its items as arguments or by --items, and its "
+                "parameters by --knob, not by --input."
+            )
+        job = new_recipe_job(invocation, found, item or (), runs, new)
+        run_recipe_job(job, output=output, yes=yes)
+        return
+    _check_kind(target, "tree", inputs, options, new)
+    if item:
+        raise CommandError(
+            f"{target!r} is a tree, and only recipes take items. Pass its inputs by --input "
+            "KEY=VALUE."
+        )
+    _run_tree(
+        _tree_job(
+            found,
+            invocation,
+            runs,
+            output=output,
+            origin=origin_of(runs, reuse=new.reuse, replay=new.replay),
+            inputs=read_inputs(inputs.input, inputs.input_file),
+            more=inputs,
+            settings={"seed": new.seed, "run_id": new.run_id},
+        ),
+        yes=yes,
+        output=output,
     )
-    inputs = read_inputs(given, input_file)
-    if resume is not None:
-        check_resumed(inputs, message, run_id)
-    homes = Homes.at(out, store)
-    origin = origin_of(homes, resume=resume, reuse=reuse, replay=replay)
-    job = job_of(command, homes, quiet=quiet, origin=origin, inputs=inputs, answers=answer)
-    job = replace(job, messages=message, seed=seed, run_id=run_id)
-    run_job(job, yes=yes, json=json, quiet=quiet)
 
 
-def job_of(
-    command: Command,
-    homes: Homes,
+def resume(
+    run: JournalArgument,
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            help="Workflow to run, if it has moved. Default: the recorded target.",
+            metavar="TARGET",
+            autocompletion=complete_workflows,
+            show_default=False,
+        ),
+    ] = None,
     *,
-    quiet: bool,
-    origin: Mapping[str, Home] = MappingProxyType({}),
-    inputs: Mapping[str, Any] = MappingProxyType({}),
-    answers: Sequence[str] = (),
-) -> Job:
-    """Give the job of a command, and tell what there is to say about its tree.
+    inputs: InputOptions,
+    given: Annotated[Mapping[str, Any], Given(RecordedOptions)],
+    ignore_recorded: Annotated[
+        bool,
+        option(
+            "--ignore-recorded",
+            help="Use only the options of this command, not the recorded ones.",
+            panel=SAVING,
+        ),
+    ] = False,
+    yes: Yes = False,
+    stored: StoreOptions,
+    output: OutputOptions,
+) -> None:
+    """Resume an unfinished run without repeating recorded calls.
 
-    Raises what `Command.tree` does, and CommandError for inputs and answers that do not fit, and
-    for a model that cannot be had.
+    Uses the recorded target and options; options that you pass here override them. A budget
+    covers the whole run, including earlier usage. Only inputs that are masked in the journal are
+    set again.
     """
-    from mergepoint.apps.cli.announce import had_model
-    from mergepoint.apps.cli.gates import read_answers
-    from mergepoint.apps.cli.inputs import check_inputs
-    from mergepoint.apps.cli.job import Job
-    from mergepoint.apps.cli.output import tell
-    from mergepoint.apps.cli.spending import read_budget, read_prices
-    from mergepoint.tree.check import inputs_of
+    from mergepoint.apps.cli.inputs import check_resumed, load_blocks, read_inputs
+    from mergepoint.apps.cli.invocation import resumed
+    from mergepoint.journal.recipe_records import is_recipe
+    from mergepoint.targets import find_target
 
-    found, tree, said = command.tree()
+    runs = stored.open()
+    found_run = runs.find_journal(run)
+    is_of_recipe = is_recipe(found_run.tree())
+    kind = "recipe" if is_of_recipe else "tree"
+    _check_kind(found_run.name, kind, inputs, RecordedOptions(**given))
+    named = {} if target is None else {"target": target}
+    invocation = resumed(found_run, {**given, **named}, ignores=ignore_recorded)
+    load_blocks(invocation.blocks)
+    found = find_target(invocation.target)
+    if (found.recipe is not None) != is_of_recipe:
+        raise CommandError(
+            f"Run {found_run.name} is a run of a {kind}, and {invocation.target!r} isn't a {kind}."
+        )
+    values = read_inputs(inputs.input, inputs.input_file)
+    if found.recipe is not None:
+        from mergepoint.apps.cli.recipe_run import resumed_recipe_job, run_recipe_job
+
+        job = resumed_recipe_job(invocation, found, values, found_run)
+        run_recipe_job(job, output=output, yes=yes)
+        return
+    check_resumed(found_run, values, inputs.message)
+    origin = {"resume": found_run}
+    _run_tree(
+        _tree_job(
+            found, invocation, runs, output=output, origin=origin, inputs=values, more=inputs
+        ),
+        yes=yes,
+        output=output,
+    )
+
+
+def demo(
+    *,
+    options: ModelOptions,
+    yes: Yes = False,
+    stored: StoreOptions,
+    output: OutputOptions,
+) -> None:
+    """Run the tree 'image_prompt' on an example brief.
+
+    It needs no API key: by default, the offline model answers. It isn't a language model, but
+    shows which messages each step sees.
+    """
+    from mergepoint.apps.cli.inputs import read_inputs
+    from mergepoint.apps.cli.invocation import Invocation, with_environment
+    from mergepoint.apps.cli.output import tell_fact
+    from mergepoint.targets import find_target
+
+    found = find_target(DEMO)
+    inputs = read_inputs([], [found.example] if found.example else [])
+    invocation = Invocation(target=DEMO, **asdict(with_environment(options)))
+    job = _tree_job(found, invocation, stored.open(), output=output, inputs=inputs)
+    if not output.quiet:
+        for label, value in {"graph": DEMO, **inputs, "model": options.model}.items():
+            tell_fact(label, " ".join(str(value).split()))
+        if options.model == "offline":
+            tell_fact("", "(not a language model; it needs no API key)", style="yellow")
+    _run_tree(job, yes=yes, output=output)
+
+
+def _check_kind(name: str, kind: str, *groups: Any) -> None:
+    """Raise CommandError for options that are for the other kind of workflow."""
+    if wrong := names_for(kind, *groups):
+        other = "trees" if kind == "recipe" else "recipes"
+        raise CommandError(f"{', '.join(wrong)}: only for {other}, and {name!r} is a {kind}.")
+
+
+def _tree_job(
+    found: FoundTarget,
+    invocation: Invocation,
+    runs: RunStore,
+    *,
+    output: OutputOptions,
+    inputs: Mapping[str, Any],
+    origin: Mapping[str, StoredRun] | None = None,
+    more: InputOptions | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> TreeJob:
+    """Return the job of a tree, changed as the invocation says.
+
+    Raises CommandError for invalid changes, inputs and answers, and for a model that isn't
+    available; TreeError for a tree that is invalid after the changes.
+    """
+    from mergepoint.apps.cli.inputs import (
+        change_tree,
+        check_inputs,
+        read_budget,
+        read_prices,
+        typed,
+    )
+    from mergepoint.apps.cli.invocation import model_settings
+    from mergepoint.apps.cli.output import tell
+    from mergepoint.apps.cli.tree_run import TreeJob, resolve_model_or_refuse
+    from mergepoint.tree.validate import checked, inputs_of
+
+    assert found.tree is not None  # noqa: S101  (recipes have jobs of another kind)
+    more, origin = more or InputOptions(), origin or {}
+    tree, note = change_tree(
+        found.tree,
+        settings=invocation.set,
+        gone=invocation.without,
+        parallel=invocation.parallel,
+    )
+    checked(tree)
+    inputs = typed(inputs_of(tree), inputs)
     if "resume" not in origin:
         check_inputs(inputs_of(tree), inputs, example=found.example)
-    if said and not quiet:
-        tell(said)
-    return Job(
-        command=command,
+    if note and not output.quiet:
+        tell(note)
+    return TreeJob(
+        invocation=invocation,
         tree=tree,
-        model=had_model(command.model, base_url=command.base_url),
-        homes=homes,
+        model=resolve_model_or_refuse(invocation.model, model_settings(invocation)),
+        runs=runs,
         inputs=inputs,
+        messages=more.message,
         origin=origin,
-        budget=read_budget(command.budget),
-        prices=read_prices(command.prices),
-        answers=read_answers(answers, tree),
-        said=tuple(answers),
+        budget=read_budget(invocation.budget),
+        prices=read_prices(invocation.price),
+        answers=_answers(more, tree, origin),
+        answers_as_typed=more.answer,
         source=found.file,
+        **(settings or {}),
     )
 
 
-def run_job(
-    job: Job,
-    *,
-    yes: bool,
-    json: bool,
-    quiet: bool,
-    extra: Mapping[str, Any] | None = None,
-) -> None:
-    """Announce a job, run it, and write what came out; `extra` goes into the JSON."""
-    from mergepoint.apps.cli.announce import announce, calls_by_model, loops
-    from mergepoint.apps.cli.job import carry_out
+def _answers(more: InputOptions, tree: Node, origin: Mapping[str, StoredRun]) -> Mapping[str, Any]:
+    """Return the decisions of --answer. Raises CommandError for those that can't count."""
+    from mergepoint.apps.cli.gates import check_new_answers, read_answers
+
+    answers = read_answers(more.answer, tree)
+    if answers and (before := origin.get("resume") or origin.get("replay")):
+        check_new_answers(answers, before.store.read(before.run_id)[1], tree)
+    return answers
+
+
+def _run_tree(job: TreeJob, *, yes: bool, output: OutputOptions) -> None:
+    """Announce a run, carry it out, and write the result."""
+    from collections import Counter
+
+    from mergepoint.apps.cli.invocation import model_settings
     from mergepoint.apps.cli.output import put_json
     from mergepoint.apps.cli.summary import put_result, tell_heading, tell_summary, to_json
+    from mergepoint.apps.cli.tree_run import (
+        announce,
+        answered_calls,
+        calls_by_model,
+        can_make_fewer_calls,
+        run_job,
+        tell_masked,
+    )
 
-    calls = calls_by_model(job.tree, job.model)
-    announce(calls, most=loops(job.tree), yes=yes, quiet=quiet)
-    finished = carry_out(job, quiet=quiet)
-    if json:
+    answered = Counter[str]()
+    if (resumed := job.origin.get("resume")) is not None:
+        answered = answered_calls(resumed.store.read(resumed.run_id)[1], job.tree)
+    else:
+        tell_masked(job.inputs, job.messages)
+    # With --reuse and --replay, the journal decides which calls are made.
+    if not {"reuse", "replay"} & job.origin.keys():
+        calls = calls_by_model(job.tree, job.model, model_settings(job.invocation), answered)
+        announce(
+            calls,
+            most=can_make_fewer_calls(job.tree),
+            yes=yes,
+            quiet=output.quiet,
+            recorded=answered.total(),
+        )
+    finished = run_job(job, quiet=output.quiet)
+    if output.json:
         put_json(to_json(finished))
     else:
-        if not quiet:
+        if not output.quiet:
             tell_heading(finished.transcript)
         put_result(job.tree, finished.transcript)
-    if not quiet:
+    if not output.quiet:
         tell_summary(job.tree, finished)

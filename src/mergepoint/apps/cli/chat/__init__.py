@@ -1,1 +1,0 @@
-"""The chat command: a conversation with an agent, on a terminal or through a pipe."""

@@ -1,1 +1,0 @@
-"""`mergepoint recipe`: list, show, draw, check and run recipes of streams."""

@@ -1,0 +1,335 @@
+"""`mergepoint runs list` and `runs tail`: the stored runs, and their records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from mergepoint.apps.cli.errors import INTERRUPTED
+from mergepoint.apps.cli.option_binding import option
+from mergepoint.apps.cli.options import JournalArgument, Json, StoreOptions, Traceback
+from mergepoint.apps.cli.run_store import JOURNAL
+
+if TYPE_CHECKING:
+    from mergepoint.apps.cli.run_store import RunState, StoredRun, Unreadable
+    from mergepoint.journal.follow import Tail
+
+LIST_EXAMPLES = (
+    "mergepoint runs list",
+    "mergepoint runs list -n 5",
+    "mergepoint runs list --store sqlite:///runs.db",
+    "mergepoint runs list --json | jq -r '.[] | select(.state == \"unfinished\").run_id'",
+)
+TAIL_EXAMPLES = (
+    "mergepoint runs tail last -f",
+    "mergepoint runs tail last -n 3",
+    "mergepoint runs tail last -f --json | jq -r .path",
+)
+
+_HEAD = ("run", "graph", "state", "calls", "time", "cost", "started", "tokens", "model")
+_RIGHT = ("calls", "time", "cost", "tokens")
+_FIRST_TO_GO = ("model", "tokens", "started", "cost")  # on a terminal too narrow for all columns
+_WIDEST_GRAPH = 24
+_WORDS = 200  # characters of an input, a result or an error in the list
+_PAUSE = 0.2  # seconds between two reads of a journal that is followed
+_ANSWER_WORDS = 60  # characters of an answer in a line of `tail`
+_WIDEST_PATH = 32  # columns of paths: a line of 80 columns has room for words next to it
+
+Row = tuple[str, ...]
+T = TypeVar("T")
+
+
+def list_runs(
+    *,
+    number: Annotated[
+        int | None, option("-n", metavar="N", min=1, help="Only the newest N runs.", default="all")
+    ] = None,
+    stored: StoreOptions,
+    json: Json = False,
+    traceback: Traceback = False,
+) -> None:
+    """List the runs, newest first: input, result, calls, cost and time.
+
+    A run is unfinished if its process has exited and a call has no answer. It waits if only
+    decisions are missing. `mergepoint resume` continues both.
+    """
+    from mergepoint.apps.cli.output import put_json, tell
+    from mergepoint.apps.cli.run_store import all_runs
+
+    runs = stored.open()
+    found = list(all_runs(runs, most=number))
+    if json:
+        put_json([_readable(run, _facts) for run in found])
+        return
+    if not found:
+        tell(f"There are no runs in {runs}.")
+        return
+    _put_table(
+        [_HEAD, *(_readable(run, _row) for run in found)],
+        [_readable(run, _story) for run in found],
+    )
+
+
+def _put_table(rows: Sequence[Row], stories: Sequence[str]) -> None:
+    """Write the rows; on a terminal, the story of a run is on a line of its own."""
+    from mergepoint.apps.cli.output import columns, put, put_row
+
+    shown = [column for column in range(len(_HEAD)) if any(row[column] for row in rows[1:])]
+    widths = {column: max(len(row[column]) for row in rows) for column in shown}
+    room = columns()
+    for name in _FIRST_TO_GO:
+        if room is not None and sum(widths.values()) + 2 * (len(widths) - 1) > room:
+            widths.pop(_HEAD.index(name), None)
+    for row, story in zip(rows, ["", *stories], strict=True):
+        cells = [
+            f"{row[column]:>{width}}" if _HEAD[column] in _RIGHT else f"{row[column]:<{width}}"
+            for column, width in widths.items()
+        ]
+        line = "  ".join(cells).rstrip()
+        if room is None:
+            put(f"{line}  {story}" if story else line)
+            continue
+        put_row(line)
+        if story:
+            put_row(f"  {story}")
+
+
+def _readable(run: RunState | Unreadable, describe: Callable[[RunState | Unreadable], T]) -> T:
+    """Return the description of a run; a run with invalid content is described as damaged.
+
+    Other programs may have written such a file, and it must not hide the other runs.
+    """
+    from mergepoint.apps.cli.run_store import Unreadable
+
+    try:
+        return describe(run)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        problem = f"invalid content ({type(error).__name__}: {error})"
+        return describe(Unreadable(run.run, problem))
+
+
+def _facts(run: RunState | Unreadable) -> dict[str, Any]:
+    from mergepoint.apps.cli.run_store import RunState
+
+    if not isinstance(run, RunState):
+        return {"run_id": run.run.run_id, "state": "damaged", "problem": run.problem}
+    return {
+        "run_id": run.run.run_id,
+        "state": run.status,
+        "created_at": run.transcript.created_at,
+        "graph": run.graph,
+        "tree": run.transcript.tree["path"],
+        "models": list(run.models),
+        "inputs": run.transcript.inputs,
+        "text": run.transcript.text,
+        "calls": run.answered,
+        "of": run.total,
+        "open_gates": run.open_gates,
+        "seconds": run.seconds,
+        "tokens": run.tokens,
+        "cost": run.cost,
+        "offline": run.transcript.offline,
+        "error": run.transcript.error if run.status != "running" else None,
+        "failures": run.failures or None,
+        "problem": None,
+    }
+
+
+def _row(run: RunState | Unreadable) -> Row:
+    """Return the cells of a run."""
+    from mergepoint.apps.cli.output import brief, clock, money
+    from mergepoint.apps.cli.run_store import RunState, local_time
+
+    if not isinstance(run, RunState):
+        return (run.run.run_id, "", "damaged", *[""] * (len(_HEAD) - 3))
+    first, *others = [*run.models, ""]
+    more = f" +{len(others) - 1}" if len(others) > 1 else ""
+    return (
+        run.run.run_id,
+        brief(run.graph, _WIDEST_GRAPH),
+        run.status,
+        f"{run.answered:,}" if run.total is None else f"{run.answered:,}/{run.total:,}",
+        clock(run.seconds),
+        "" if run.cost is None else money(run.cost),
+        local_time(run.transcript.created_at),
+        f"{run.tokens:,}",
+        first + more,
+    )
+
+
+def _story(run: RunState | Unreadable) -> str:
+    """Return the first words of the input, and of the result or the error."""
+    from mergepoint.apps.cli.output import brief
+    from mergepoint.apps.cli.run_store import RunState
+
+    if not isinstance(run, RunState):
+        return brief(run.problem, _WORDS)
+    asked = brief(_first_input(run), 40)
+    said = " ".join(part for part in _outcome(run) if part)
+    return f"{asked} -> {brief(said, _WORDS)}" if asked and said else asked or brief(said, _WORDS)
+
+
+def _first_input(run: RunState) -> str:
+    given = [words_of(value) for value in run.transcript.inputs.values()]
+    spoken = [str(message.text) for message in run.transcript.messages]
+    return next((words for words in [*given, *spoken] if words.strip()), "")
+
+
+def words_of(value: object) -> str:
+    """Return an input as text; for items of a recipe, their contents."""
+    if isinstance(value, list):
+        return ", ".join(map(words_of, value))
+    return str(value["content"] if isinstance(value, dict) and "content" in value else value)
+
+
+def _outcome(run: RunState) -> Iterator[str]:
+    """Yield the error or the result of a run, and its failures."""
+    from mergepoint.apps.cli.run_store import ending, rejection
+
+    if run.status in ("failed", "unfinished", "waiting", "interrupted"):
+        said = ending(run.transcript.error)
+        yield said.removeprefix(f"{run.status}: ").removeprefix(f"{run.status} ")
+    elif run.status == "rejected":
+        yield rejection(run.transcript)
+    elif run.status == "done":
+        yield run.transcript.text
+    if run.failures:
+        yield f"({run.failures})"
+
+
+def tail(
+    run: JournalArgument,
+    *,
+    follow: Annotated[bool, option("--follow", "-f", help="Continue until the run ends.")] = False,
+    number: Annotated[
+        int, option("-n", metavar="N", min=0, help="Start with the last N records.")
+    ] = 10,
+    stored: StoreOptions,
+    json: Json = False,
+    traceback: Traceback = False,
+) -> None:
+    """Show the records of a run in the order of writing, one line per record.
+
+    A line has the time, path, seconds, tokens, anything unusual (a gate, a second attempt, a
+    reused answer), and the first words of the answer. On a terminal it is cut at the edge. With
+    --json, each line is a JSON object. Ctrl-C ends it with exit code 130.
+    """
+    found = stored.open().find_journal(run)
+    try:
+        put_records(tail_of(found), last=number, follow=follow, json=json, pause=_wait)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    if follow and not json:
+        _tell_end(found)
+
+
+def tail_of(run: StoredRun) -> Tail:
+    """Return the reader that follows a run's journal."""
+    from mergepoint.journal.follow import FileTail, RowTail
+
+    if run.folder is not None:
+        return FileTail(run.folder / JOURNAL)
+    return RowTail(run.rows, run.run_id)
+
+
+def put_records(
+    tail: Tail, *, last: int, follow: bool, json: bool, pause: Callable[[], None]
+) -> None:
+    """Write the last records of a journal to stdout, then the records that are appended."""
+    from mergepoint.apps.cli.output import put_json_line, put_row
+    from mergepoint.journal.integrity import check_first
+
+    width = 0
+    for lines in _looks(tail, follow=follow, pause=pause):
+        records = lines
+        if lines and lines[0][0] == 1:
+            width = min(_WIDEST_PATH, max(map(len, check_first("the journal", lines[0][1]))))
+            records = lines[1:][-last:] if last else []
+        longest = max((len(record["path"]) for _, record in records), default=0)
+        width = min(_WIDEST_PATH, max(width, longest))
+        for number, record in records:
+            if record.get("begun"):
+                continue
+            if json:
+                put_json_line(facts_of(number, record))
+            else:
+                put_row(line_of(facts_of(number, record), width))
+
+
+def _looks(tail: Tail, *, follow: bool, pause: Callable[[], None]) -> Iterator[list[Any]]:
+    from mergepoint.journal.follow import follow as followed
+
+    if follow:
+        yield from followed(tail, pause=pause)
+    else:
+        yield tail.new()
+
+
+def facts_of(number: int, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON form of a record: `line` in the journal, `text` is the whole answer."""
+    return {
+        "line": number,
+        "ended_at": record["ended_at"],
+        "path": record["path"],
+        "kind": record.get("kind", "step"),
+        "attempt": record["attempts"],
+        "source": record["source"],
+        "model": record["model"],
+        "seconds": record["seconds"],
+        "tokens": (record["usage"] or {}).get("total_tokens"),
+        "cost": record.get("cost"),
+        "text": record["response"] or _recorded_text(record),
+        "error": record["error"],
+    }
+
+
+def line_of(facts: Mapping[str, Any], width: int) -> str:
+    """Return a record as a line, with the path in a column of a width."""
+    from datetime import datetime
+
+    from mergepoint.apps.cli.output import brief, clock
+
+    ended = datetime.fromisoformat(facts["ended_at"]).astimezone()
+    error = facts["error"]
+    word = "skipped" if facts["kind"] == "left_out" else "failed"
+    said = f"{word}: {error['type']}: {error['message']}" if error else facts["text"]
+    tokens = "" if facts["tokens"] is None else f"{facts['tokens']:,} tok"
+    unusual = [facts["kind"]] if facts["kind"] not in ("step", "left_out") else []
+    unusual += [f"attempt {facts['attempt']}"] if facts["attempt"] > 1 else []
+    unusual += [facts["source"]] if facts["source"] != "live" else []
+    said = f"({', '.join(unusual)}) {said}" if unusual else said
+    path = facts["path"]
+    path = path if len(path) <= width else "…" + path[len(path) - width + 1 :]
+    return (
+        f"{ended:%H:%M:%S}  {path:<{width}}  {clock(facts['seconds']):>6}  {tokens:>9}  "
+        f"{brief(said, _ANSWER_WORDS)}"
+    ).rstrip()
+
+
+def _recorded_text(record: Mapping[str, Any]) -> str:
+    """Return the content of a record without an answer: a result, decision, or question."""
+    import json
+
+    value = record.get("value")
+    if value is not None:
+        return json.dumps(value, ensure_ascii=False)
+    asks = record.get("kind") == "gate"
+    return f"asks for a decision: {record['prompt']}".rstrip(": ") if asks else ""
+
+
+def _tell_end(run: StoredRun) -> None:
+    from mergepoint.apps.cli.invocation import resume_command_of
+    from mergepoint.apps.cli.output import tell
+    from mergepoint.apps.cli.run_store import ending, read_run
+
+    state = read_run(run)
+    tell(f"The run has ended: {ending(state.transcript.error)}")
+    if resume := resume_command_of(state):
+        tell(f"resume: {resume}")
+
+
+def _wait() -> None:
+    time.sleep(_PAUSE)

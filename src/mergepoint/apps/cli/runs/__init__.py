@@ -1,1 +1,0 @@
-"""`mergepoint runs`: the runs on disk, one command a file."""

@@ -1,1 +1,0 @@
-"""The session commands: sessions seen, exported, checked and repaired."""
