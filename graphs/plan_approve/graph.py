@@ -30,7 +30,7 @@ def request(ctx: PromptContext) -> str:
 
 
 def programme(title: str, plan: str, minutes: str) -> str:
-    """Give the title, and each step of the plan with the minute at which it begins.
+    """Return the title, and each step of the plan with the minute at which it begins.
 
     A step is given time by its words: who has more to say speaks longer.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from mergepoint import Graph, compile_graph
-from mergepoint.agent.agent import agent
+from mergepoint.agent import agent
 
 tree = agent(name="pipeline")
 

@@ -18,7 +18,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def update_goldens(request: pytest.FixtureRequest) -> bool:
-    """Say whether the golden cases are to be written, not compared."""
+    """Return whether the golden cases are to be written, not compared."""
     update = bool(request.config.getoption("update_goldens", default=False))
     if update and "PYTEST_XDIST_WORKER" in os.environ:
         pytest.fail("two processes would write the same files; add -n 0")

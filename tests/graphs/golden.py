@@ -11,15 +11,15 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage
 
-from mergepoint.models.offline import OfflineModel
-from mergepoint.run.context import RunContext
-from mergepoint.run.deciding import by_path
-from mergepoint.run.graph import Form
-from mergepoint.run.recorder import Recorder
-from mergepoint.run.runner import ChatRunner
-from mergepoint.testing.scripted import ScriptedModel, Seen
-from mergepoint.tree.block import Block
-from mergepoint.tree.strict_yaml import dump, load_file
+from mergepoint.core.strict_yaml import dump, load_file
+from mergepoint.engine.callbacks import Recorder
+from mergepoint.engine.compiler import Form
+from mergepoint.engine.context import RunContext
+from mergepoint.engine.gates import by_path
+from mergepoint.engine.runner import ChatRunner
+from mergepoint.offline.model import OfflineModel
+from mergepoint.testing.scripted_model import ScriptedModel, Seen
+from mergepoint.tree.nodes import Block
 
 GRAPHS = Path(__file__).parents[2] / "graphs"
 EXAMPLES = tuple(sorted(folder.parent.name for folder in GRAPHS.glob("*/graph.py")))
@@ -42,7 +42,7 @@ class Ran:
     text: str
 
     def request(self, path: str) -> str:
-        """Give all that a call was sent, as one text."""
+        """Return all that a call was sent, as one text."""
         return "\n".join(str(message.text) for message in self.calls[path].messages)
 
 
@@ -57,7 +57,7 @@ def module_of(name: str) -> Any:
 
 
 def tree_of(name: str) -> Block:
-    """Give the tree of an example."""
+    """Return the tree of an example."""
     tree = module_of(name).tree
     assert isinstance(tree, Block)
     return tree
@@ -87,7 +87,7 @@ def ran(tree: Block, case: Mapping[str, Any], *, form: Form = "subgraphs") -> Ra
 
 
 def golden(run: Ran, case: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what the case of an example should say after this run, in the case's own form."""
+    """Return what the case of an example should say after this run, in the case's own form."""
     hidden = case.get("hidden", ())
     kept = {
         key: value for key, value in run.outputs.items() if "." not in key and key not in hidden
@@ -122,7 +122,7 @@ def write_case(name: str, case: Mapping[str, Any]) -> None:
 
 
 def around_drawing(text: str) -> tuple[str, str, str]:
-    """Give what is before the drawing of a page, the drawing, and what is after it."""
+    """Return what is before the drawing of a page, the drawing, and what is after it."""
     start = text.index(OPENING) + len(OPENING)
     end = text.index("```", start)
     return text[:start], text[start:end], text[end:]
@@ -136,7 +136,7 @@ def _line(message: BaseMessage) -> dict[str, str]:
 
 
 def _clipped(text: str) -> str:
-    """Give a text with its lines, each cut to a width that fits a screen."""
+    """Return a text with its lines, each cut to a width that fits a screen."""
     return "\n".join(_cut(line) for line in text.splitlines())
 
 

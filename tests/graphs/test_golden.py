@@ -19,17 +19,16 @@ from tests.graphs.golden import (
 )
 
 from mergepoint.core.errors import GateOpen, RailError
-from mergepoint.core.path import select
+from mergepoint.core.paths import select
+from mergepoint.core.strict_yaml import load_file
+from mergepoint.engine.callbacks import Recorder
+from mergepoint.engine.compiler import Form
+from mergepoint.engine.gates import by_path
+from mergepoint.engine.interpreter import interpret
 from mergepoint.report.mermaid import to_mermaid
-from mergepoint.run.deciding import by_path
-from mergepoint.run.graph import Form
-from mergepoint.run.interpret import interpret
-from mergepoint.run.recorder import Recorder
-from mergepoint.tree.call import Call
-from mergepoint.tree.check import inputs_of
-from mergepoint.tree.node import Order, root_path, walk
-from mergepoint.tree.step import Step
-from mergepoint.tree.strict_yaml import load_file
+from mergepoint.tree.leaves import Call, Step
+from mergepoint.tree.nodes import Order, root_path, walk
+from mergepoint.tree.validate import inputs_of
 
 
 def test_the_examples_are_those_we_know() -> None:
@@ -149,7 +148,7 @@ def test_a_plan_that_is_never_approved_ends_the_run() -> None:
 
 
 def _drawn_part(before: str) -> str | None:
-    """Give the path that the line above the drawing names in backticks."""
+    """Return the path that the line above the drawing names in backticks."""
     above = before.removesuffix(OPENING).rstrip().rpartition("\n")[2]
     found = above.split("`")
     return found[1] if len(found) > 1 else None

@@ -7,10 +7,10 @@ from langchain_core.messages import AIMessage
 from tests.graphs.golden import Ran, case_of, ran, tree_of
 
 from mergepoint.core.errors import TreeError
-from mergepoint.models.rules.reading import content_words
+from mergepoint.engine.compiler import Form, compile_graph
+from mergepoint.offline.language import content_words
 from mergepoint.patterns import ARTISTS
-from mergepoint.run.graph import Form, compile_graph
-from mergepoint.tree.node import walk
+from mergepoint.tree.nodes import walk
 
 STAGES = (
     "initial_prompt",
@@ -31,8 +31,8 @@ def run(request: pytest.FixtureRequest) -> Ran:
 
 
 def at(stage: str, voice: str) -> str:
-    """Give the path of a voice."""
-    return f"pipeline/{stage}/tot_enclave/threads/{voice}"
+    """Return the path of a voice."""
+    return f"pipeline/{stage}/tot_enclave/{voice}"
 
 
 def test_a_run_makes_forty_two_calls(run: Ran) -> None:
@@ -97,7 +97,7 @@ def test_the_image_prompt_is_an_output(run: Ran) -> None:
     assert run.outputs["image_prompt"] == run.text
     assert set(run.outputs) == {
         "image_prompt",
-        *(f"{stage}.{voice}" for stage in STAGES for voice in VOICES),
+        *(f"enclave.{stage}.{voice}" for stage in STAGES for voice in VOICES),
     }
 
 

@@ -18,22 +18,22 @@ from langchain_core.messages import BaseMessage
 from tests.graphs.golden import case_of, offline_answer, tree_of
 
 from mergepoint.core.state import State
-from mergepoint.record.record import CallRecord
-from mergepoint.record.replay import replay
-from mergepoint.run.generation import Generation, run_generation
-from mergepoint.run.graph import Form
-from mergepoint.testing.scripted import ScriptedModel
-from mergepoint.tree.block import Block
-from mergepoint.tree.node import Node, walk
-from mergepoint.tree.overrides import with_overrides
-from mergepoint.tree.step import Step
-from mergepoint.tree.template import Template
+from mergepoint.engine.compiler import Form
+from mergepoint.engine.generation import run_generation
+from mergepoint.engine.result import Result
+from mergepoint.journal.records import CallRecord
+from mergepoint.journal.replay import replay
+from mergepoint.testing.scripted_model import ScriptedModel
+from mergepoint.tree.leaves import Step
+from mergepoint.tree.nodes import Block, Node, walk
+from mergepoint.tree.prompts import Template
+from mergepoint.tree.transform import with_overrides
 
 INPUTS: Mapping[str, Any] = case_of("image_prompt")["inputs"]
 FORMS = ("fused", pytest.param("subgraphs", marks=pytest.mark.campaign))
 STAGE = "pipeline/section_2b_title"
 CONSENSUS = f"{STAGE}/tot_enclave/consensus"
-VOICES = f"{STAGE}/tot_enclave/threads"
+VOICES = f"{STAGE}/tot_enclave"
 Asked = tuple[tuple[str, str], ...]
 Answered = Callable[[tuple[BaseMessage, ...]], Any]
 
@@ -50,7 +50,7 @@ ANSWERS: Mapping[str, Answered] = {"every word counts": every_word_counts, "rule
 
 
 def asked(tree: Node, records: Iterable[CallRecord]) -> dict[str, Asked]:
-    """Give by path what each step was asked: system message, what it saw, its prompt."""
+    """Return by path what each step was asked: system message, what it saw, its prompt."""
     seen = replay(records, tree, base=State(), inputs=INPUTS)
     assert seen.state is not None
     found: dict[str, Asked] = {}
@@ -71,14 +71,14 @@ def _filled(text: Any, known: Mapping[str, Any]) -> str:
     return _PLACE.sub(lambda place: known[place[1]] or text.defaults[place[1]], text.text)
 
 
-def ran(tree: Node, model: ScriptedModel, runs: Path, form: Form, **more: Any) -> Generation:
+def ran(tree: Node, model: ScriptedModel, runs: Path, form: Form, **more: Any) -> Result:
     """Run a tree with a journal on disk."""
     return run_generation(tree, model=model, inputs=INPUTS, runs=runs, form=form, **more)
 
 
 def again(
     other: Node, answers: Answered, runs: Path, form: Form, **by_path: str
-) -> tuple[list[str], list[str], Generation, Generation]:
+) -> tuple[list[str], list[str], Result, Result]:
     """Run the pipeline, then another tree that reuses its answers.
 
     Give the paths that were called again and those that the oracle says, with both runs. What
@@ -101,7 +101,7 @@ def again(
 
 
 def edited(path: str, extra: str = "\n\nOnly nouns.") -> Node:
-    """Give the pipeline with one prompt that says more."""
+    """Return the pipeline with one prompt that says more."""
     tree = tree_of("image_prompt")
     step = dict(walk(tree))[path]
     assert isinstance(step, Step)
@@ -112,6 +112,7 @@ def edited(path: str, extra: str = "\n\nOnly nouns.") -> Node:
     return with_overrides(tree, {path: {"prompt": prompt + extra}})
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("answers", ANSWERS)
 @pytest.mark.parametrize("path", [f"{STAGE}/draft", f"{VOICES}/munch", CONSENSUS])
@@ -168,7 +169,7 @@ def test_a_stage_that_comes_out_the_same_ends_it(form: Form, tmp_path: Path) -> 
 
 
 def _at(tree: Block, name: str, change: Callable[[Any], Node]) -> Block:
-    """Give a block with a change to the child of that name."""
+    """Return a block with a change to the child of that name."""
     assert name in [child.name for child in tree.nodes]
     return replace(
         tree, nodes=[change(child) if child.name == name else child for child in tree.nodes]
@@ -179,11 +180,8 @@ def _stage(change: Callable[[Any], Node]) -> Block:
     return _at(tree_of("image_prompt"), "section_2b_title", change)
 
 
-def _threads(change: Callable[[Any], Node]) -> Block:
-    def enclave(block: Block) -> Block:
-        return _at(block, "threads", change)
-
-    return _stage(lambda stage: _at(stage, "tot_enclave", enclave))
+def _enclave(change: Callable[[Any], Node]) -> Block:
+    return _stage(lambda stage: _at(stage, "tot_enclave", change))
 
 
 MOVED: Mapping[str, Callable[[], Block]] = {
@@ -191,21 +189,21 @@ MOVED: Mapping[str, Callable[[], Block]] = {
     "a step with another name": lambda: _stage(
         lambda stage: _at(stage, "draft", lambda step: replace(step, name="first"))
     ),
-    "a voice with another name": lambda: _threads(
-        lambda threads: _at(threads, "munch", lambda step: replace(step, name="edvard"))
+    "a voice with another name": lambda: _enclave(
+        lambda block: _at(block, "munch", lambda step: replace(step, name="edvard"))
     ),
-    "voices in another order": lambda: _threads(
-        lambda threads: replace(threads, nodes=list(reversed(threads.nodes)))
+    "voices in another order": lambda: _enclave(
+        lambda block: replace(block, nodes=[*reversed(block.nodes[:-1]), block.nodes[-1]])
     ),
-    "voices in a row": lambda: _threads(lambda threads: replace(threads, parallel=False)),
+    "voices in a row": lambda: _enclave(lambda block: replace(block, parallel=False)),
     "a step in a block of its own": lambda: _stage(
         lambda stage: _at(stage, "draft", lambda step: Block([step], name="drafts"))
     ),
     "a stage in a block of its own": lambda: _stage(lambda stage: Block([stage], name="part_two")),
-    "two names swapped": lambda: _threads(
-        lambda threads: _at(
+    "two names swapped": lambda: _enclave(
+        lambda block: _at(
             _at(
-                _at(threads, "munch", lambda step: replace(step, name="x")),
+                _at(block, "munch", lambda step: replace(step, name="x")),
                 "hemingway",
                 lambda step: replace(step, name="munch"),
             ),
@@ -216,6 +214,7 @@ MOVED: Mapping[str, Callable[[], Block]] = {
 }
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("how", MOVED)
 def test_what_is_renamed_or_moved_is_not_called(how: str, form: Form, tmp_path: Path) -> None:

@@ -11,31 +11,31 @@ from typing import Any
 import pytest
 from tests.graphs.golden import GRAPHS, OPENING, around_drawing, case_of, write_case
 
-from mergepoint.record.file_store import FileStore
-from mergepoint.streams.drawn import to_mermaid
-from mergepoint.streams.library import Library
-from mergepoint.streams.plan import plan
+from mergepoint.engine.result import Result
+from mergepoint.journal.file import FileStore
+from mergepoint.streams.describe import to_mermaid
+from mergepoint.streams.planning import plan
 from mergepoint.streams.recipe import Recipe
-from mergepoint.streams.recipe_yaml import load_recipe
-from mergepoint.streams.run_recipe import RecipeResult, run_recipe
+from mergepoint.streams.recipe_yaml import Library, load_recipe
+from mergepoint.streams.run import run_recipe
 from mergepoint.streams.thing import fold
 
 RECIPES = tuple(sorted(file.parent.name for file in GRAPHS.glob("*/recipe.yaml")))
-TOLD = ("score", "verdict", "reason", "iteration", "stopped", "lessons", "note", "strategy")
+TOLD = ("score", "verified", "reason", "iteration", "stopped", "lessons", "note", "strategy")
 
 
 def recipe_of(name: str) -> tuple[Recipe, Library]:
-    """Give the recipe of an example, and the library with those beside it."""
+    """Return the recipe of an example, and the library with those beside it."""
     folder = GRAPHS / name
     return load_recipe(folder / "recipe.yaml"), Library([folder])
 
 
 def items_of(name: str) -> list[str]:
-    """Give the items that come with an example."""
+    """Return the items that come with an example."""
     return (GRAPHS / name / "items.txt").read_text(encoding="utf-8").splitlines()
 
 
-def ran(name: str, runs: Path | None, **options: Any) -> RecipeResult:
+def ran(name: str, runs: Path | None, **options: Any) -> Result:
     """Run an example on its items, on the offline model."""
     recipe, library = recipe_of(name)
     return run_recipe(
@@ -44,7 +44,7 @@ def ran(name: str, runs: Path | None, **options: Any) -> RecipeResult:
 
 
 def golden(name: str, runs: Path) -> dict[str, Any]:
-    """Give what the case of an example should say after a run."""
+    """Return what the case of an example should say after a run."""
     done = ran(name, runs, run_id="golden")
     calls = Counter(
         record.path.rpartition("/call_")[0].rpartition("/")[0]
@@ -63,7 +63,7 @@ def golden(name: str, runs: Path) -> dict[str, Any]:
             }
             for thing in done.things
         ],
-        "stopped": done.workflow.props["stopped"],
+        "stopped": done.stopped,
     }
 
 
@@ -113,7 +113,7 @@ def test_the_page_says_how_to_run_it_and_names_the_knobs(name: str) -> None:
     text = (GRAPHS / name / "README.md").read_text(encoding="utf-8")
     shell = text.partition("```sh\n")[2].partition("```")[0]
     words = [shlex.split(line) for line in shell.splitlines()]
-    assert all(line[:4] == ["mergepoint", "recipe", "run", f"graphs/{name}"] for line in words)
+    assert all(line[:3] == ["mergepoint", "run", f"graphs/{name}"] for line in words)
     for knob in recipe_of(name)[0].knobs:
         assert f"| `{knob}` |" in text
     assert OPENING in text
