@@ -34,6 +34,14 @@ sys.addaudithook(_refuse_strangers)
 
 
 @pytest.fixture
+def unblocked() -> Iterator[None]:
+    """Let each call of mergepoint that blocks an event loop (files, sleep, processes) raise."""
+    blockbuster = pytest.importorskip("blockbuster")
+    with blockbuster.blockbuster_ctx("mergepoint"):
+        yield
+
+
+@pytest.fixture
 def memory() -> Iterator[Path]:
     """Give a folder on a file system in memory where there is one: flushing costs nothing there."""
     shared = Path("/dev/shm")  # noqa: S108  (a folder of its own is made in it)
@@ -45,6 +53,19 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let Ctrl-C interrupt again: who runs the tests in the background may have it ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave all cases but the first of a test marked `first_case` to the campaigns."""
+    seen: set[tuple[Path, str]] = set()
+    for item in items:
+        if item.get_closest_marker("first_case") is None:
+            continue
+        test = (item.path, getattr(item, "originalname", item.name))
+        if test in seen:
+            item.add_marker(pytest.mark.campaign)
+        seen.add(test)
 
 
 @pytest.hookimpl(optionalhook=True)

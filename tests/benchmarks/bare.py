@@ -16,7 +16,7 @@ from tests.benchmarks.work import CRITICS, QUESTION, Enclave, Fan, Flat, Work
 
 
 def bare(work: Work, model: BaseChatModel) -> Contender:
-    """Give the work as a loop."""
+    """Return the work as a loop."""
 
     def run() -> Ran:
         loop = _Loop(model)
@@ -32,7 +32,7 @@ def bare(work: Work, model: BaseChatModel) -> Contender:
 
 
 def calls_alone(work: Work, model: BaseChatModel) -> Contender:
-    """Give the model calls of a flat row and nothing else: no state, no transcript.
+    """Return the model calls of a flat row and nothing else: no state, no transcript.
 
     The conversation is played once beforehand, so each call is sent what it is sent elsewhere.
     """
@@ -69,7 +69,7 @@ class _State:
         self._outputs: dict[str, Any] = {}
 
     def ran(self) -> Ran:
-        """Give what the run left."""
+        """Return what the run left."""
         return Ran(self._messages, self._outputs, self._transcript.rows)
 
     def _config(self, path: str) -> RunnableConfig:

@@ -42,7 +42,7 @@ class Stage(TypedDict):
 
 
 def by_hand(work: Work, model: BaseChatModel) -> Contender:
-    """Give the work as a LangGraph graph."""
+    """Return the work as a LangGraph graph."""
     graph, agraph = _graph(work, _Sync(model)), _graph(work, _Async(model))
 
     def ran(result: dict[str, Any], transcript: HandTranscript) -> Ran:
@@ -60,7 +60,7 @@ def by_hand(work: Work, model: BaseChatModel) -> Contender:
 
 
 def saved_by_hand(work: Flat, model: BaseChatModel) -> Contender:
-    """Give a row of steps as the same graph, its state saved by SqliteSaver after each step."""
+    """Return a row of steps as the same graph, its state saved by SqliteSaver after each step."""
     graph, disk = _graph(work, _Sync(model)), Disk()
 
     def run() -> Ran:
@@ -96,7 +96,7 @@ class _Sync:
         self._model = model
 
     def turn(self, prompt_of: Callable[[Any], str], *, keeps: bool = True) -> NodeFunction:
-        """Give a node that adds a prompt and the answer to the conversation, if it keeps them."""
+        """Return a node that adds a prompt and the answer to the conversation, if it keeps them."""
 
         def node(state: Any, config: RunnableConfig) -> dict[str, Any]:
             prompt = HumanMessage(prompt_of(state))
@@ -106,7 +106,7 @@ class _Sync:
         return node
 
     def critic(self, critic: str, prompt: str) -> NodeFunction:
-        """Give a node that keeps the answer beside the conversation."""
+        """Return a node that keeps the answer beside the conversation."""
 
         def node(state: Stage, config: RunnableConfig) -> dict[str, Any]:
             response = self._model.invoke([*state["messages"], HumanMessage(prompt)], config)
@@ -115,7 +115,7 @@ class _Sync:
         return node
 
     def stage(self, number: int, graph: Any) -> NodeFunction:
-        """Give a node that runs a stage and returns its last response."""
+        """Return a node that runs a stage and returns its last response."""
 
         def node(state: Conversation, config: RunnableConfig) -> dict[str, Any]:
             return _left(number, graph.invoke({"messages": state["messages"]}, config))
@@ -130,7 +130,7 @@ class _Async:
         self._model = model
 
     def turn(self, prompt_of: Callable[[Any], str], *, keeps: bool = True) -> NodeFunction:
-        """Give a node that adds a prompt and the answer to the conversation, if it keeps them."""
+        """Return a node that adds a prompt and the answer to the conversation, if it keeps them."""
 
         async def node(state: Any, config: RunnableConfig) -> dict[str, Any]:
             prompt = HumanMessage(prompt_of(state))
@@ -140,7 +140,7 @@ class _Async:
         return node
 
     def critic(self, critic: str, prompt: str) -> NodeFunction:
-        """Give a node that keeps the answer beside the conversation."""
+        """Return a node that keeps the answer beside the conversation."""
 
         async def node(state: Stage, config: RunnableConfig) -> dict[str, Any]:
             seen = [*state["messages"], HumanMessage(prompt)]
@@ -150,7 +150,7 @@ class _Async:
         return node
 
     def stage(self, number: int, graph: Any) -> NodeFunction:
-        """Give a node that runs a stage and returns its last response."""
+        """Return a node that runs a stage and returns its last response."""
 
         async def node(state: Conversation, config: RunnableConfig) -> dict[str, Any]:
             return _left(number, await graph.ainvoke({"messages": state["messages"]}, config))

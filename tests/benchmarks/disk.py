@@ -19,7 +19,7 @@ class Disk:
         finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
     def fresh(self) -> tuple[str, Path]:
-        """Give the id of the next run, and an empty folder for it."""
+        """Return the id of the next run, and an empty folder for it."""
         run = f"run_{next(self._numbers)}"
         self._last = self._folder / run
         self._last.mkdir()
@@ -31,5 +31,5 @@ class Disk:
             shutil.rmtree(old)
 
     def written(self) -> int:
-        """Give the bytes that the last run left."""
+        """Return the bytes that the last run left."""
         return sum(file.stat().st_size for file in self._last.iterdir())

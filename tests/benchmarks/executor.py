@@ -14,21 +14,20 @@ from tests.benchmarks.model import EchoModel
 from tests.benchmarks.result import Ratio, Results, Spent
 from tests.benchmarks.timing import Times
 
-from mergepoint.models.ledger import Ledger
-from mergepoint.record.journal import MemoryJournal
-from mergepoint.run.recorder import Recorder
-from mergepoint.streams.ask import Answer, Ask
-from mergepoint.streams.door import Passing, asker_of
-from mergepoint.streams.flow.each import each
-from mergepoint.streams.flow.mapped import mapped
-from mergepoint.streams.plan import plan
+from mergepoint.aio.map import mapped
+from mergepoint.aio.stream import from_iterable
+from mergepoint.engine.callbacks import Recorder
+from mergepoint.journal.store import MemoryJournal
+from mergepoint.models.budget import BudgetLedger
+from mergepoint.streams.executor import RecipeExecutor
+from mergepoint.streams.model_calls import Passing, asker_of
+from mergepoint.streams.planning import plan
+from mergepoint.streams.protocols import ModelAnswer, ModelRequest
 from mergepoint.streams.recipe import Recipe, Stage
-from mergepoint.streams.recipe_run import RecipeRun, Wanted
+from mergepoint.streams.run import RecipeRun, Wanted
 from mergepoint.streams.stage import entered
 from mergepoint.streams.thing import Thing
-from mergepoint.streams.work import Work
-from mergepoint.tree.budget import Budget
-from mergepoint.tree.policy import Policy
+from mergepoint.tree.policy import Budget, Policy
 
 MOST = 60.0
 """Microseconds that the executor may take for a call."""
@@ -76,13 +75,13 @@ async def _recipe(items: int, width: int) -> float:
 
 
 async def _door(items: int, width: int) -> float:
-    ledger = Ledger({"r": Budget(calls=10**9)}, root="r")
+    ledger = BudgetLedger({"r": Budget(calls=10**9)}, root="r")
     config: RunnableConfig = {"callbacks": [Recorder(MemoryJournal())]}
     ask = asker_of(EchoModel(), Passing(run_id="r", config=config, purse=ledger), Policy())
 
-    async def one(number: int) -> Answer:
+    async def one(number: int) -> ModelAnswer:
         return await ask(
-            Ask(
+            ModelRequest(
                 thing_id=str(number),
                 stage_id="r.stage_1.apply",
                 number=0,
@@ -94,20 +93,20 @@ async def _door(items: int, width: int) -> float:
         )
 
     start = time.process_time()
-    async for _ in mapped(each(range(items)), one, width=width):
+    async for _ in mapped(from_iterable(range(items)), one, width=width):
         pass
     return time.process_time() - start
 
 
 async def _executor(items: int, width: int) -> float:
-    async def asker(ask: Ask, /) -> Answer:
-        return Answer(text=f"to {ask.prompt}", call=f"r/{ask.thing_id}", model="m")
+    async def asker(ask: ModelRequest, /) -> ModelAnswer:
+        return ModelAnswer(text=f"to {ask.prompt}", call=f"r/{ask.thing_id}", model="m")
 
     async def source() -> AsyncGenerator[Thing, None]:
         for number in range(items):
             yield next(entered([str(number)], start=number))
 
-    work = Work(plan(recipe(width)), lambda stage: asker)
+    work = RecipeExecutor(plan(recipe(width)), lambda stage: asker)
     start = time.process_time()
     async for _ in work.stream(source()):
         pass

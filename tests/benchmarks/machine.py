@@ -10,7 +10,7 @@ PACKAGES = ("mergepoint", "langgraph", "langchain-core", "pydantic")
 
 
 def machine() -> dict[str, str]:
-    """Give cores, memory, Python and the versions of what is measured."""
+    """Return cores, memory, Python and the versions of what is measured."""
     told = {
         "cores": str(os.cpu_count()),
         "memory": _memory(),

@@ -11,6 +11,7 @@ from tests.benchmarks.by_hand import by_hand
 from tests.benchmarks.contender import Contender, Mode
 from tests.benchmarks.equality import check_equal
 from tests.benchmarks.executor import above_the_door
+from tests.benchmarks.isolation import isolation
 from tests.benchmarks.model import EchoModel
 from tests.benchmarks.ours import fused, journaled_fused, journaled_subgraphs, subgraphs
 from tests.benchmarks.result import Group, Results, growth
@@ -38,6 +39,7 @@ class Sizes:
     turns: tuple[int, ...] = (100, 1_000, 10_000)
     items: int = 10_000
     many: int = 1_000_000
+    conversations: tuple[int, ...] = (10, 100, 1_000)
     rounds: int = 20
     lengths: Lengths = field(default_factory=Lengths)
 
@@ -50,6 +52,7 @@ QUICK = Sizes(
     turns=(100, 1_000),
     items=2_000,
     many=100_000,
+    conversations=(10, 100),
     rounds=5,
     journaled=(10, 100),
     lengths=Lengths(rows=(50, 500), growing=(50, 500), saved=(50, 100), part=10),
@@ -108,6 +111,11 @@ def journal(sizes: Sizes, repetitions: int, results: Results) -> None:
             group.told(results, {"sj/h": 1.55, "fj/h": 0.6, "sj/s": None, "fj/f": None})
 
 
+def isolated(sizes: Sizes, repetitions: int, results: Results) -> None:
+    """CPU a call over conversations of 10, 100 and 1,000 messages, of which each has its copy."""
+    isolation(sizes.conversations, repetitions, results)
+
+
 def wall(sizes: Sizes, repetitions: int, results: Results) -> None:
     """Wall time on a slow model, async: stages, critics in parallel or in a row; and a wide fan."""
     for parallel in (True, False):
@@ -164,6 +172,7 @@ MEASURES: dict[str, Measure] = {
     "flat": flat,
     "journal": journal,
     "steps": steps,
+    "isolation": isolated,
     "wall": wall,
     "session": session,
     "streams": streams,

@@ -14,20 +14,20 @@ from tests.benchmarks.contender import Contender, Ran, Row
 from tests.benchmarks.disk import Disk
 from tests.benchmarks.work import CRITICS, QUESTION, Enclave, Fan, Flat, Parts, Work
 
-from mergepoint.core.merge import MergeMode
-from mergepoint.record.file_journal import FileJournal, RunHeader, read_journal
-from mergepoint.record.record import CallRecord
-from mergepoint.run.facts import RUN_ID
-from mergepoint.run.graph import Form, compile_graph
-from mergepoint.run.recorder import Recorder
-from mergepoint.tree.block import Block
-from mergepoint.tree.outline import outline
-from mergepoint.tree.step import Step
-from mergepoint.tree.template import Template
+from mergepoint.core.state import MergeMode
+from mergepoint.engine.callbacks import Recorder
+from mergepoint.engine.compiler import Form, compile_graph
+from mergepoint.engine.facts import RUN_ID
+from mergepoint.journal.file import FileJournal, RunHeader, read_journal
+from mergepoint.journal.records import CallRecord
+from mergepoint.tree.leaves import Step
+from mergepoint.tree.nodes import Block
+from mergepoint.tree.prompts import Template
+from mergepoint.tree.transform import outline
 
 
 def tree_of(work: Work | Parts) -> Block:
-    """Give the work as a tree."""
+    """Return the work as a tree."""
     if isinstance(work, Enclave):
         return Block([_stage(number, work) for number in range(1, work.stages + 1)])
     if isinstance(work, Parts):
@@ -68,23 +68,23 @@ def _stage(number: int, work: Enclave) -> Block:
 
 
 def subgraphs(work: Work, model: BaseChatModel) -> Contender:
-    """Give the work as a graph in which every block is a subgraph."""
+    """Return the work as a graph in which every block is a subgraph."""
     return _contender("s", work, model, "subgraphs", _in_memory)
 
 
 def fused(work: Work, model: BaseChatModel) -> Contender:
-    """Give the work as a graph of one node."""
+    """Return the work as a graph of one node."""
     return _contender("f", work, model, "fused", _in_memory)
 
 
 def journaled_subgraphs(work: Work | Parts, model: BaseChatModel) -> Contender:
-    """Give what `subgraphs` gives, with each run's journal in a file."""
+    """Return what `subgraphs` gives, with each run's journal in a file."""
     disk = Disk()
     return _contender("sj", work, model, "subgraphs", _in_file(work, disk), disk)
 
 
 def journaled_fused(work: Work | Parts, model: BaseChatModel) -> Contender:
-    """Give what `fused` gives, with each run's journal in a file."""
+    """Return what `fused` gives, with each run's journal in a file."""
     disk = Disk()
     return _contender("fj", work, model, "fused", _in_file(work, disk), disk)
 

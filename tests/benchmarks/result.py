@@ -24,7 +24,7 @@ class Ratio:
 
     @property
     def reached(self) -> bool | None:
-        """Say whether the goal is reached; None without a goal."""
+        """Return whether the goal is reached; None without a goal."""
         return None if self.goal is None else self.median <= self.goal
 
 
@@ -87,14 +87,14 @@ class Group:
             )
 
     def beyond(self, letter: str, other: str) -> tuple[float, float]:
-        """Give the seconds a call that one takes beyond another: median and of the minima."""
+        """Return the seconds a call that one takes beyond another: median and of the minima."""
         above, below = self.times[letter], self.times[other]
         pairs = zip(above.seconds, below.seconds, strict=True)
         return median(one - two for one, two in pairs), above.minimum - below.minimum
 
 
 def growth(large: Group, small: Group, letter: str, *, goal: float) -> Ratio:
-    """Give what a step costs beyond the bare model (`m`), in a long row over a short one."""
+    """Return what a step costs beyond the bare model (`m`), in a long row over a short one."""
     many, few = large.beyond(letter, "m"), small.beyond(letter, "m")
     return Ratio(
         large.measure,

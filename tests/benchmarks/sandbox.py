@@ -11,8 +11,8 @@ from collections.abc import Callable
 from tests.benchmarks.result import Ratio, Results, Spent
 from tests.benchmarks.timing import Times, ratio
 
-from mergepoint.agent import CodeJob, code_runner
 from mergepoint.core.errors import SandboxMissing
+from mergepoint.sandbox import CodeJob, code_runner
 
 GOALS = {"bubblewrap": 3.0, "monty": 3.0, "unsafe_subprocess": None}
 

@@ -14,9 +14,8 @@ from tests.benchmarks.result import Ratio, Results, Spent
 from tests.benchmarks.timing import Clock, Times, ratio
 
 from mergepoint import SessionMemory, SessionMessage, Step, StepType, TurnRunner, WorkingStep
-from mergepoint.session.entry import Entry, SessionHeader
-from mergepoint.session.file_sessions import FileSessions
-from mergepoint.session.message import Role
+from mergepoint.session.entries import Entry, Role, SessionHeader
+from mergepoint.session.file import FileSessions
 
 ONCE = 10
 """Turns for one time: they make a session longer by hardly anything."""
@@ -37,7 +36,7 @@ def one_more_turn(sizes: Sequence[int], repetitions: int, results: Results) -> N
             turns.run(memory, f"Question {next(number)}.")
 
         def answer(memory: SessionMemory) -> None:
-            memory.add_response(f"Answer {next(number)}.")
+            memory.add_response("assistant", f"Answer {next(number)}.")
 
         for clock in _CLOCKS:
             _told("one more turn", turn, memories, clock, repetitions, results)
@@ -73,7 +72,7 @@ def _told(
 
 
 def _session(sessions: FileSessions, turns: int) -> SessionMemory:
-    """Give a session of so many turns, each with a plan, code and its run."""
+    """Return a session of so many turns, each with a plan, code and its run."""
     header = SessionHeader(session_id=f"s{turns}", created_at=_BEGAN)
     return sessions.begin(header, _entries(f"s{turns}", turns))
 

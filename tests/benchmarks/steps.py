@@ -139,5 +139,5 @@ def _grown(large: Group, small: Group, letter: str) -> Ratio:
 
 
 def _text(ran: Ran) -> int:
-    """Give the bytes of all prompts and answers."""
+    """Return the bytes of all prompts and answers."""
     return sum(len(prompt.encode()) + len(said.encode()) for _, prompt, said, _ in ran.transcript())

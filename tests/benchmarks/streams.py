@@ -14,9 +14,9 @@ from typing import Any
 from tests.benchmarks.result import Ratio, Results, Spent
 from tests.benchmarks.timing import Times, ratio
 
-from mergepoint.streams.flow.batched import batched
-from mergepoint.streams.flow.each import each
-from mergepoint.streams.flow.mapped import mapped
+from mergepoint.aio.combine import batched
+from mergepoint.aio.map import mapped
+from mergepoint.aio.stream import from_iterable
 
 STAGES = 4
 WIDTH = 16
@@ -60,12 +60,12 @@ async def ordered_map(items: AsyncIterator[int], function: Function) -> AsyncGen
 
 
 def lazy(items: AsyncIterator[int], function: Function) -> AsyncIterator[int]:
-    """Give the primitive, one call after the other."""
+    """Return the primitive, one call after the other."""
     return mapped(items, function, width=1)
 
 
 def wide(items: AsyncIterator[int], function: Function) -> AsyncIterator[int]:
-    """Give the primitive, side by side and in order."""
+    """Return the primitive, side by side and in order."""
     return mapped(items, function, width=WIDTH)
 
 
@@ -100,7 +100,7 @@ def _in_turn(
 
 
 async def _timed(stage: Stage, function: Function, items: int) -> float:
-    stream: AsyncIterator[int] = each(range(items))
+    stream: AsyncIterator[int] = from_iterable(range(items))
     for _ in range(STAGES):
         stream = stage(stream, function)
     start = time.process_time()
@@ -120,7 +120,7 @@ def first_result(latency: float, repetitions: int, results: Results) -> None:
         return item
 
     async def first(stage: Stage) -> tuple[float, float]:
-        stream: AsyncIterator[int] = each(range(100))
+        stream: AsyncIterator[int] = from_iterable(range(100))
         for _ in range(STAGES):
             stream = stage(stream, slow)
         start, busy = time.perf_counter(), time.process_time()
@@ -153,7 +153,7 @@ def made_for_two(results: Results) -> None:
             made.append(item)
             return item
 
-        async with mapped(each(range(10)), make, width=width, prefetch=prefetch) as stream:
+        async with mapped(from_iterable(range(10)), make, width=width, prefetch=prefetch) as stream:
             await anext(stream)
             await anext(stream)
             await asyncio.sleep(0.01)
@@ -186,8 +186,8 @@ def memory(items: int, results: Results) -> None:
 
 async def _resident(items: int) -> tuple[float, float]:
     """Map, gather, spread and map side by side; give MiB after a tenth and at the end."""
-    batches = batched(mapped(each(range(items)), at_once, width=1), size=50)
-    stream = mapped(mapped(batches, each, width=1), at_once, width=WIDTH)
+    batches = batched(mapped(from_iterable(range(items)), at_once, width=1), size=50)
+    stream = mapped(mapped(batches, from_iterable, width=1), at_once, width=WIDTH)
     early = late = 0.0
     count = 0
     async for _ in stream:
@@ -201,7 +201,7 @@ async def _resident(items: int) -> tuple[float, float]:
 
 
 def _mebibytes() -> float:
-    """Give the resident memory of this process; of what Linux tells, so only there."""
+    """Return the resident memory of this process; of what Linux tells, so only there."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20

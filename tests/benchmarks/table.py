@@ -26,7 +26,7 @@ LEGEND = (
 
 
 def as_text(about: Mapping[str, str], repetitions: int, results: Results) -> str:
-    """Give machine, ratios with goals, and times."""
+    """Return machine, ratios with goals, and times."""
     head = [", ".join(f"{name} {value}" for name, value in about.items())]
     head += [f"{repetitions} repetitions in turn, garbage collected before each", *LEGEND]
     ratios = [_ratio_row(ratio) for ratio in results.ratios]
@@ -45,7 +45,7 @@ def as_text(about: Mapping[str, str], repetitions: int, results: Results) -> str
 
 
 def as_json(about: Mapping[str, str], repetitions: int, results: Results) -> dict[str, Any]:
-    """Give the same as data."""
+    """Return the same as data."""
     return {
         "machine": dict(about),
         "repetitions": repetitions,

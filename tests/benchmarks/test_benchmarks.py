@@ -29,6 +29,7 @@ SMALLEST = Sizes(
     turns=(1, 3),
     items=40,
     many=1_000,
+    conversations=(2, 4),
     rounds=1,
     lengths=Lengths(rows=(4, 8), growing=(4, 8), saved=(4, 6), part=2),
 )
@@ -49,6 +50,7 @@ def collected_at_once() -> Iterator[None]:
     gc.unfreeze()
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("work", WORKS, ids=str)
 def test_contenders_do_the_same_work(work: Work, mode: Mode) -> None:
@@ -124,6 +126,7 @@ def test_calls_that_saw_something_else_are_noticed() -> None:
         check_equal([straight, stray], model, "sync")
 
 
+@pytest.mark.campaign
 def test_all_ratios_are_given(capsys: pytest.CaptureFixture[str]) -> None:
     """The command gives every ratio that it promises, sync and async, with its goal."""
     main(["--reps", "1", "--json"], sizes=SMALLEST)

@@ -30,17 +30,17 @@ class Times:
 
     @property
     def median(self) -> float:
-        """Give the median."""
+        """Return the median."""
         return median(self.seconds)
 
     @property
     def minimum(self) -> float:
-        """Give the minimum."""
+        """Return the minimum."""
         return min(self.seconds)
 
 
 def ratio(above: Times, below: Times) -> tuple[float, float]:
-    """Give the median of the ratios of each repetition, and the ratio of the minima.
+    """Return the median of the ratios of each repetition, and the ratio of the minima.
 
     The two times of one repetition were taken next to each other, so the first hardly moves when
     other work on the machine slows down a part of the repetitions.
@@ -52,7 +52,7 @@ def ratio(above: Times, below: Times) -> tuple[float, float]:
 def in_turn(
     contenders: Sequence[Contender], mode: Mode, clock: Clock, *, calls: int, repetitions: int
 ) -> dict[str, Times]:
-    """Give the times of each contender, by letter."""
+    """Return the times of each contender, by letter."""
     rounds = rounds_of(calls) if clock == "cpu" and repetitions > 1 else 1
     found: dict[str, list[float]] = {contender.letter: [] for contender in contenders}
     for _ in range(repetitions):
@@ -63,12 +63,12 @@ def in_turn(
 
 
 def rounds_of(calls: int) -> int:
-    """Give how often work is done for one time."""
+    """Return how often work is done for one time."""
     return max(1, ENOUGH_CALLS // calls)
 
 
 def timed(contender: Contender, mode: Mode, clock: Clock, rounds: int) -> tuple[float, Ran]:
-    """Give the seconds that a contender takes for its work, and what the last round left."""
+    """Return the seconds that a contender takes for its work, and what the last round left."""
     if contender.disk is not None:
         contender.disk.clear()
     gc.collect()

@@ -23,7 +23,7 @@ class Enclave:
 
     @property
     def calls(self) -> int:
-        """Give the number of model calls."""
+        """Return the number of model calls."""
         return self.stages * (len(CRITICS) + 2)
 
 
@@ -37,7 +37,7 @@ class Flat:
 
     @property
     def calls(self) -> int:
-        """Give the number of model calls."""
+        """Return the number of model calls."""
         return self.steps
 
 
@@ -51,7 +51,7 @@ class Fan:
 
     @property
     def calls(self) -> int:
-        """Give the number of model calls."""
+        """Return the number of model calls."""
         return self.branches
 
 
@@ -64,7 +64,7 @@ class Parts:
 
     @property
     def calls(self) -> int:
-        """Give the number of model calls."""
+        """Return the number of model calls."""
         return self.rows * self.steps
 
 
@@ -72,36 +72,36 @@ Work = Enclave | Flat | Fan
 
 
 def stage_name(stage: int) -> str:
-    """Give the name of a stage, from 1."""
+    """Return the name of a stage, from 1."""
     return f"stage_{stage:03d}"
 
 
 def step_name(step: int) -> str:
-    """Give the name of a step or branch, from 1."""
+    """Return the name of a step or branch, from 1."""
     return f"step_{step:04d}"
 
 
 def key(stage: int, critic: str) -> str:
-    """Give the output under which a critique is kept."""
+    """Return the output under which a critique is kept."""
     return f"{stage_name(stage)}_{critic}"
 
 
 def draft_prompt(stage: int) -> str:
-    """Give the prompt of a stage's draft."""
+    """Return the prompt of a stage's draft."""
     return f"This is stage {stage}. Rewrite the story as you would now tell it, in five sentences."
 
 
 def critic_prompt(stage: int, critic: str) -> str:
-    """Give the prompt of a stage's critic."""
+    """Return the prompt of a stage's critic."""
     return f"As a critic of {critic}, name the weakest sentence of the draft of stage {stage}."
 
 
 def consensus_prompt(stage: int, critiques: Mapping[str, str]) -> str:
-    """Give the prompt of a stage's consensus; `critiques` are by critic."""
+    """Return the prompt of a stage's consensus; `critiques` are by critic."""
     said = "\n".join(f"- {critic}: {critiques[critic]}" for critic in CRITICS)
     return f"The critics of stage {stage} said:\n{said}\nWrite the story again with that in mind."
 
 
 def step_prompt(step: int) -> str:
-    """Give the prompt of a step or branch."""
+    """Return the prompt of a step or branch."""
     return f"Tell part {step} of the story and end it with a question."

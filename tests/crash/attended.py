@@ -32,10 +32,10 @@ from mergepoint import (
     resume_graph,
     run_generation,
 )
-from mergepoint.record.questions import answer_questions
-from mergepoint.record.store import Store
-from mergepoint.record.store_at import store_at
-from mergepoint.run.graph import Graph
+from mergepoint.engine.compiler import Graph
+from mergepoint.journal.open_store import store_at
+from mergepoint.journal.questions import answer_questions
+from mergepoint.journal.store import Store
 
 Saver = BaseCheckpointSaver[Any]
 Kind = Literal["sqlite", "postgresql", "none"]
@@ -71,7 +71,7 @@ def attend(order: Attended, pipe: Connection) -> None:
 
 @contextmanager
 def saver_at(kind: Kind, address: str) -> Iterator[Saver | None]:
-    """Give the saver at an address."""
+    """Yield the saver at an address."""
     if kind == "none":
         yield None
     elif kind == "sqlite":
@@ -97,7 +97,7 @@ class _Run:
         self.store: Store = store_at(order.runs)
 
     def answers(self, paths: Iterable[str]) -> Mapping[str, Any]:
-        """Tell which questions are open, and wait for answers to some of them."""
+        """Return which questions are open, and wait for answers to some of them."""
         self.tell("open", tuple(paths))
         answers: Mapping[str, Any] = self.pipe.recv()
         return answers

@@ -15,9 +15,9 @@ from tests.crash.served import Served
 from tests.crash.survey import Survey
 from tests.crash.trees import turning
 
-from mergepoint.record.record import CallRecord
-from mergepoint.record.store_at import store_at
-from mergepoint.run.graph import Form
+from mergepoint.engine.compiler import Form
+from mergepoint.journal.open_store import store_at
+from mergepoint.journal.records import CallRecord
 from mergepoint.testing.server import ModelServer
 
 REACH = 16
@@ -25,6 +25,9 @@ REACH = 16
 
 PATIENCE = 40
 """Kills of one run, after which it is left alone."""
+
+STOPS = 20
+"""Processes of one run that may stop by themselves, at a gate for example, before its end."""
 
 Records = Sequence[CallRecord]
 
@@ -89,20 +92,23 @@ class Campaign:
         self.survey.hit(len(records), records[-1].path if records else "nothing on record")
 
     def calm(self, run: str) -> Calm:
-        """Give the same run undisturbed."""
+        """Return the same run undisturbed."""
         return calm(turning, run)
 
     def wrong(self, run: str, end: Any, undisturbed: Calm) -> Iterator[str]:
-        """Give what is not as it should be at the end of a run."""
+        """Yield what is not as it should be at the end of a run."""
         yield from differences(turning, self._store, run, end, undisturbed)
         yield from lacks(transcript_in(self._store, run), end, undisturbed)
 
     def _records(self, run: str) -> Records:
-        """Give the records that are whole, whatever a kill left behind them."""
+        """Return the records that are whole, whatever a kill left behind them."""
         return self._store.read(run)[1] if self._store.has(run) else ()
 
     def _run(self, run: str, most: int) -> None:
-        """Run until done, killed at most so often, and count what happened."""
+        """Run until done, killed at most so often, and count what happened.
+
+        Raises AssertionError where process after process ends by itself and without the run's end.
+        """
         served, killed, survey = Served(self.latency), list[Killed](), self.survey
         with ModelServer(served.answer) as server:
             while True:
@@ -113,6 +119,8 @@ class Campaign:
                 survey.lost += len(set(process.all("kept")) - {one.path for one in records})
                 if ends := process.all("end"):
                     break
+                if len(killed) >= most + STOPS:
+                    raise AssertionError(f"{run}: processes that nobody killed told no end")
                 killed.append(Killed(came, records))
                 self.hit(process, records)
         survey.runs += 1

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.crash.attended import Kind
-from tests.record.places import place_of
+from tests.journal.places import place_of
 
 
 @contextmanager
 def checkpoints_at(kind: Kind, folder: Path) -> Iterator[str]:
-    """Give the address of an empty place for checkpoints, and clear it up."""
+    """Yield the address of an empty place for checkpoints, and clear it up."""
     if kind != "postgresql":
         yield str(folder / "checkpoints.db")
         return

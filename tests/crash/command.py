@@ -18,7 +18,7 @@ from tests.crash.graphed import GraphCampaign
 from tests.crash.recipes import RecipeCampaign
 from tests.crash.survey import Asked, Survey
 
-from mergepoint.run.graph import Form
+from mergepoint.engine.compiler import Form
 
 EPILOG = """\
 calls: a nested, parallel and looping tree with functions in it is killed at random moments and

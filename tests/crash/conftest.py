@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from mergepoint.run.graph import Form
+from mergepoint.engine.compiler import Form
 
 
 @pytest.fixture(params=["subgraphs", "fused"])
 def form(request: pytest.FixtureRequest) -> Form:
-    """Give each form of a compiled graph."""
+    """Return each form of a compiled graph."""
     found: Form = request.param
     return found

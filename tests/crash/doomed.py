@@ -24,20 +24,21 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from tests.crash.trees import Ask, Said, turning
 
-from mergepoint import Event, Recorder, RunContext, arun_generation, run_generation
-from mergepoint.record.store_at import store_at
-from mergepoint.run.graph import Form
+from mergepoint import Event, Recorder, RunContext, run_generation
+from mergepoint.engine.compiler import Form
+from mergepoint.engine.generation import arun_generation
+from mergepoint.journal.open_store import store_at
 
 ROLES = {"human": "user", "ai": "assistant", "system": "system"}
 
 
 def key_of(said: Said) -> str:
-    """Give the key under which what was said is counted."""
+    """Return the key under which what was said is counted."""
     return sha256(json.dumps(list(said)).encode()).hexdigest()[:12]
 
 
 def plain(messages: Sequence[BaseMessage]) -> Said:
-    """Give messages as they are sent."""
+    """Return messages as they are sent."""
     return [{"role": ROLES[one.type], "content": str(one.text)} for one in messages]
 
 
@@ -70,13 +71,13 @@ class Line:
     tell: Tell
 
     def __call__(self, said: Said) -> str:
-        """Give the server's answer."""
+        """Return the server's answer."""
         text = self._answer(said)
         self.tell("came", key_of(said))
         return text
 
     async def later(self, said: Said) -> str:
-        """Give the server's answer; it has come in when the event loop has it."""
+        """Return the server's answer; it has come in when the event loop has it."""
         text = await asyncio.to_thread(self._answer, said)
         self.tell("came", key_of(said))
         return text
@@ -147,7 +148,7 @@ def live(order: Order, pipe: Connection) -> None:
 
 
 def telling(tell: Tell, work: Callable[[Tell], Any]) -> None:
-    """Tell how work ends: what it gives, or how it failed."""
+    """Report how work ends: what it gives, or how it failed."""
     tell("ready")
     try:
         tell("end", work(tell))
@@ -157,13 +158,13 @@ def telling(tell: Tell, work: Callable[[Tell], Any]) -> None:
 
 
 def ended(messages: Sequence[BaseMessage], outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Give conversation and outputs as plain data, so that ends can be compared."""
+    """Return conversation and outputs as plain data, so that ends can be compared."""
     said = [[one.type, one.id, one.content] for one in messages]
     return {"messages": said, "outputs": dict(outputs)}
 
 
 def kept(tell: Tell) -> Callable[[Event], None]:
-    """Give a listener that tells which calls and decisions are on record."""
+    """Return a listener that tells which calls and decisions are on record."""
 
     def hear(event: Event) -> None:
         if event.kind == "end":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +13,11 @@ from tests.crash.trees import Ask, Said
 
 from mergepoint import Node, Recorder, interpret
 from mergepoint.core.state import State
-from mergepoint.record.answers import Replayed
-from mergepoint.record.export import transcript_of
-from mergepoint.record.record import CallRecord
-from mergepoint.record.replay import replay
-from mergepoint.record.store import Store
-from mergepoint.record.transcript import Transcript, read_transcript
+from mergepoint.journal.recorded_answers import ReplaySource
+from mergepoint.journal.records import CallRecord
+from mergepoint.journal.replay import replay
+from mergepoint.journal.store import Store
+from mergepoint.journal.transcript import Transcript, read_transcript, transcript_of
 from mergepoint.tree.decision import Answerer
 
 Tree = Callable[[Ask], Node]
@@ -47,14 +47,14 @@ def calm(tree: Tree, run: str, answerer: Answerer | None = None) -> Calm:
 
 
 def differences(tree: Tree, store: Store, run: str, end: Any, undisturbed: Calm) -> Iterator[str]:
-    """Give what is not as it should be at the end of a run.
+    """Yield what is not as it should be at the end of a run.
 
     Its result is that of a replay of its journal, of the interpreter with the answers on record,
     and of an undisturbed run; every call is once in its journal.
     """
     header, records = store.read(run)
     replayed = replay(records, tree(_silent), base=State(header.messages)).state
-    recorder = Recorder(answers=Replayed(records))
+    recorder = Recorder(answers=ReplaySource(records))
     model = AskingModel(ask=_silent)
     interpreted = interpret(tree(_silent), model=model, run_id=run, recorder=recorder)
     if replayed is None or end != ended(replayed.messages, replayed.outputs):
@@ -64,19 +64,19 @@ def differences(tree: Tree, store: Store, run: str, end: Any, undisturbed: Calm)
     if end != undisturbed.end:
         yield "the end is not that of an undisturbed run"
     if paths_of(records) != undisturbed.paths:
-        yield f"the journal has other calls than an undisturbed run: {paths_of(records)}"
+        yield f"the journal is not that of an undisturbed run: {apart(records, undisturbed)}"
 
 
 def lacks(transcript: Transcript, end: Any, undisturbed: Calm) -> Iterator[str]:
-    """Give what a transcript lacks of a run."""
+    """Yield what a transcript lacks of a run."""
     if paths_of(transcript.records) != undisturbed.paths:
-        yield f"the transcript has other calls than the run: {paths_of(transcript.records)}"
+        yield f"the transcript is not that of the run: {apart(transcript.records, undisturbed)}"
     if (transcript.text, transcript.outputs) != (end["messages"][-1][2], end["outputs"]):
         yield "the transcript ends otherwise than the run"
 
 
 def transcript_in(store: Store, run: str) -> Transcript:
-    """Give the transcript of a run: its file, or where there are no files that of the journal."""
+    """Return the transcript of a run: its file, or where there are no files that of the journal."""
     folder = store.folder_of(run)
     if folder is None:
         return transcript_of(*store.read(run))
@@ -84,9 +84,15 @@ def transcript_in(store: Store, run: str) -> Transcript:
 
 
 def paths_of(records: Sequence[CallRecord]) -> tuple[str, ...]:
-    """Give the paths of answered calls, sorted; a path that was recorded twice is there twice."""
+    """Return the paths of answered calls, sorted; a path that was recorded twice is there twice."""
     return tuple(sorted(record.path for record in records if record.answered))
 
 
 def _silent(said: Said) -> str:
     raise AssertionError(f"not on record: {said[-1]}")
+
+
+def apart(records: Sequence[CallRecord], undisturbed: Calm) -> str:
+    """Return which paths are missing from records, and which are too many or twice."""
+    found, expected = Counter(paths_of(records)), Counter(undisturbed.paths)
+    return f"missing {sorted(expected - found)}, too many {sorted(found - expected)}"

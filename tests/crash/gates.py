@@ -17,9 +17,9 @@ from tests.crash.served import answer_to
 from tests.crash.survey import Asked
 from tests.crash.trees import gated
 
-from mergepoint.record.export import transcript_of
-from mergepoint.record.questions import answer_questions
-from mergepoint.record.record import CallRecord
+from mergepoint.journal.questions import answer_questions
+from mergepoint.journal.records import CallRecord
+from mergepoint.journal.transcript import transcript_of
 
 LONGEST = 0.7
 """Seconds within which a process is killed that is killed whatever it does."""
@@ -93,11 +93,11 @@ class GateCampaign(Campaign):
         person.goes_on(answered)
 
     def calm(self, run: str) -> Calm:
-        """Give the same run undisturbed."""
+        """Return the same run undisturbed."""
         return calm(gated, run, lambda question: decision_at(question.path))
 
     def wrong(self, run: str, end: Any, undisturbed: Calm) -> Iterator[str]:
-        """Give what is not as it should be at the end of a run, and count what was swapped."""
+        """Yield what is not as it should be at the end of a run, and count what was swapped."""
         header, records = self._store.read(run)
         gates = [record for record in records if _decides(record)]
         self.survey.questions += len(gates)
@@ -127,5 +127,5 @@ class GateCampaign(Campaign):
 
 
 def _decides(record: CallRecord) -> bool:
-    """Say whether a record is a decision; a gate's question stands on record too."""
+    """Return whether a record is a decision; a gate's question stands on record too."""
     return record.kind == "gate" and record.answered

@@ -10,7 +10,7 @@ from tests.crash.survey import Asked
 
 
 def decision_at(path: str) -> dict[str, Any]:
-    """Give what is decided at a gate; it says which gate it is for."""
+    """Return what is decided at a gate; it says which gate it is for."""
     about = {"feedback": f"for {path}"}
     if path.endswith("iteration_01/short"):
         return {"decision": "reject", **about}
@@ -70,7 +70,7 @@ class Person:
         self._going -= set(answered)
 
     def situation(self, answered: Collection[str]) -> str:
-        """Say what was under way when the process was killed, and count answers that were."""
+        """Return what was under way when the process was killed, and count answers that were."""
         if going := self._going - set(answered):
             self._survey.on_their_way += len(going)
             return "an answer on its way"

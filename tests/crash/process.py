@@ -77,7 +77,7 @@ class Doomed:
         self._pipe.close()
 
     def all(self, what: str) -> list[Any]:
-        """Give everything of one kind that it told. Raises AssertionError where it failed."""
+        """Return everything of one kind that it told. Raises AssertionError where it failed."""
         failed = [about for told, about in self.told if told == "failed"]
         assert not failed, f"a run failed by itself:\n{failed[0]}"
         return [about for told, about in self.told if told == what]

@@ -10,14 +10,14 @@ from typing import Any
 
 from tests.crash.campaign import Campaign
 from tests.crash.doomed import AskingModel, Line, Tell, key_of, telling
-from tests.crash.expected import Calm, paths_of
+from tests.crash.expected import Calm, apart, paths_of
 from tests.crash.process import Doomed
 from tests.crash.served import answer_to
 from tests.crash.trees import Ask, Said
 
-from mergepoint.record.file_store import FileStore
+from mergepoint.journal.file import FileStore
 from mergepoint.streams.recipe import Recipe, Stage
-from mergepoint.streams.recipe_run import RecipeRun, Wanted
+from mergepoint.streams.run import RecipeRun, Wanted
 from mergepoint.streams.thing import Thing
 
 THINGS = 40
@@ -25,7 +25,7 @@ STAGES = 4
 
 
 def asking() -> tuple[Stage, ...]:
-    """Give four stages that ask for each Thing; one of them takes batches."""
+    """Return four stages that ask for each Thing; one of them takes batches."""
     return tuple(
         Stage("apply", params={"prompt": f"{word}: {{{{ content }}}}"}, batch=batch)
         for word, batch in (("One", None), ("Two", None), ("Three", {"count": 10}), ("Four", None))
@@ -33,7 +33,7 @@ def asking() -> tuple[Stage, ...]:
 
 
 def stages() -> Recipe:
-    """Give the four stages as a recipe that asks eight at once in each."""
+    """Return the four stages as a recipe that asks eight at once in each."""
     return Recipe("stages", asking(), concurrency=8)
 
 
@@ -71,12 +71,12 @@ async def _all(run: RecipeRun) -> list[Any]:
 
 
 def items(resume: str | None = None) -> list[str] | None:
-    """Give what a run begins with; one that is resumed has it on record."""
+    """Return what a run begins with; one that is resumed has it on record."""
     return [f"item {number}" for number in range(THINGS)] if resume is None else None
 
 
 def timeless(plain: Mapping[str, Any]) -> Any:
-    """Give a Thing in plain form without times, so that ends can be compared."""
+    """Return a Thing in plain form without times, so that ends can be compared."""
     history = [
         {name: value for name, value in entry.items() if name not in ("started", "ended")}
         for entry in plain["history"]
@@ -93,11 +93,11 @@ class RecipeCampaign(Campaign):
         return Doomed(follow, RecipeOrder(url, self.runs, run, attempt))
 
     def recipe(self) -> Recipe:
-        """Give the recipe that is run."""
+        """Return the recipe that is run."""
         return stages()
 
     def calm(self, run: str) -> Calm:
-        """Give the same run undisturbed, one call after the other, and with nothing written."""
+        """Return the same run undisturbed, one call after the other, and with nothing written."""
         asked: list[str] = []
 
         def ask(said: Said) -> str:
@@ -112,9 +112,9 @@ class RecipeCampaign(Campaign):
         return Calm({"things": things}, tuple(paths), tuple(asked))
 
     def wrong(self, run: str, end: Any, undisturbed: Calm) -> Iterator[str]:
-        """Give what is not as it should be at the end of a run."""
+        """Yield what is not as it should be at the end of a run."""
         if end != undisturbed.end["things"]:
             yield "the Things are not those of an undisturbed run"
         records = self._store.read(run)[1]
         if paths_of(records) != undisturbed.paths:
-            yield f"the journal has other calls than an undisturbed run: {paths_of(records)}"
+            yield f"the journal is not that of an undisturbed run: {apart(records, undisturbed)}"

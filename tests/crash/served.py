@@ -14,7 +14,7 @@ from tests.crash.trees import Said, content
 
 
 def answer_to(said: Said) -> str:
-    """Give the one answer to what was said, so that a wrong context gives a wrong answer."""
+    """Return the one answer to what was said, so that a wrong context gives a wrong answer."""
     *_, last = said
     asked = str(last["content"])
     word = ("good" if content(str(said)) else "poor") if asked.startswith("Judge") else "so"

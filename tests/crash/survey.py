@@ -7,7 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 LIMIT = 0.002
-"""Of the calls whose answer had come in, how many may be made again."""
+"""Of the calls whose answer had come in, how many may be made again on an idle machine."""
+
+BESIDE_OTHERS = 0.02
+"""The same where other tests take the processors, so that answers wait longer to be written."""
 
 WIDEST = 40
 
@@ -39,12 +42,12 @@ class Survey:
 
     @property
     def share(self) -> float:
-        """Give the share of answered calls that were made again."""
+        """Return the share of answered calls that were made again."""
         return self.again / self.came if self.came else 0.0
 
     @property
     def holds(self) -> bool:
-        """Say whether all is as it should be."""
+        """Return whether all is as it should be."""
         return not self.wrong and not self.lost and self.share <= LIMIT
 
     def __str__(self) -> str:
@@ -55,7 +58,7 @@ class Survey:
         )
 
     def histogram(self) -> str:
-        """Give how often each phase was hit: the number of records, the last of them, a bar."""
+        """Return how often each phase was hit: the number of records, the last of them, a bar."""
         rows = [(f"{n:>3}  {_most(last)}", last.total()) for n, last in sorted(self.phases.items())]
         return "\n".join(["records and the last of them", *bars(rows)])
 
@@ -79,7 +82,7 @@ class Asked(Survey):
 
     @property
     def holds(self) -> bool:
-        """Say whether all is as it should be; what calls cost is measured by other campaigns."""
+        """Return whether all is as it should be; what calls cost is measured by other campaigns."""
         return not (self.wrong or self.lost or self.twice or self.swapped)
 
     def __str__(self) -> str:
@@ -90,7 +93,7 @@ class Asked(Survey):
         )
 
     def histogram(self) -> str:
-        """Give how often each phase was hit: the number of answers on record, what went on."""
+        """Return how often each phase was hit: the number of answers on record, what went on."""
         rows = [
             (f"{n:>2}  {situation}", number)
             for n, situations in sorted(self.phases.items())
@@ -100,7 +103,7 @@ class Asked(Survey):
 
 
 def _most(last: Counter[str]) -> str:
-    """Give the most frequent, and how many others there are."""
+    """Return the most frequent, and how many others there are."""
     [(path, _)] = last.most_common(1)
     return f"{path} or {len(last) - 1} others" if len(last) > 1 else path
 

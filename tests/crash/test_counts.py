@@ -18,22 +18,22 @@ from tests.crash.survey import Asked, Survey, bars
 from tests.crash.trees import turning
 
 from mergepoint import CallRecord, RunContext, run_generation
-from mergepoint.record.file_store import FileStore
-from mergepoint.record.record import CallKey
+from mergepoint.journal.file import FileStore
+from mergepoint.journal.records import CallKey
 
 
 def record(path: str, key: str = "") -> CallRecord:
-    """Give the record of a call that was answered to what has this key."""
+    """Return the record of a call that was answered to what has this key."""
     return CallRecord(key=CallKey("r1", "", path), prompt="", response=f"answer {key} so")
 
 
 def killed(came: Sequence[str], *records: CallRecord) -> Killed:
-    """Give a process that was killed when this had come in and been recorded."""
+    """Return a process that was killed when this had come in and been recorded."""
     return Killed(frozenset(came), records)
 
 
 def served(**asked: list[int]) -> Served:
-    """Give the log of a server that was asked for these keys by these processes."""
+    """Return the log of a server that was asked for these keys by these processes."""
     log = Served(0.0)
     log.asked.update(asked)
     return log
@@ -69,7 +69,7 @@ def test_a_survey_holds_below_its_limit_only() -> None:
 
 
 def person(*, all_listed: bool = True) -> tuple[Person, Asked]:
-    """Give a person, and what is counted of them."""
+    """Return a person, and what is counted of them."""
     survey = Asked()
     chance = random.Random(1)  # noqa: S311  (no secrets)
     return Person(chance, survey, all_listed=all_listed), survey
@@ -144,6 +144,7 @@ def test_the_command_refuses_what_does_not_go_together(
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.campaign
 def test_the_command_prints_a_row_for_each_form(capsys: pytest.CaptureFixture[str]) -> None:
     """Of a recipe: a run, a graph, and a graph with a saver, each with what came of one kill."""
     status = main(["recipe", "--kills", "1", "--latency", "0.01"])

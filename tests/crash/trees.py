@@ -21,33 +21,33 @@ class Weigh:
     ask: Ask
 
     def __call__(self, ctx: CallContext) -> str:
-        """Give what was answered."""
+        """Return what was answered."""
         seen = " / ".join(str(message.text) for message in ctx.messages)
         return self.ask([{"role": "user", "content": f"Weigh at {ctx.path}: {seen}"}])
 
 
 def verdict(text: str) -> bool:
-    """Say whether a judge was content."""
+    """Return whether a judge was content."""
     return text.endswith(" good")
 
 
 def content(said: str) -> bool:
-    """Say whether a judge who sees this is content: there were enough rounds."""
+    """Return whether a judge who sees this is content: there were enough rounds."""
     return said.count("Revise.") >= ROUNDS
 
 
 def cut_twice(ctx: PromptContext) -> bool:
-    """Say whether two cuts are in the conversation."""
+    """Return whether two cuts are in the conversation."""
     return sum(str(message.text) == "Cut." for message in ctx.messages) == 2
 
 
 def shorter(ctx: PromptContext) -> str:
-    """Give a prompt that is another one in each round."""
+    """Return a prompt that is another one in each round."""
     return f"Shorter, at {ctx.path}."
 
 
 def turning(ask: Ask) -> Node:
-    """Give a tree that is nested, parallel and looping, with functions in it."""
+    """Return a tree that is nested, parallel and looping, with functions in it."""
     return Block([_opening(ask), _polish(), _ending(), Step("Close.", name="close")], name="work")
 
 
@@ -110,12 +110,16 @@ def gated(ask: Ask) -> Node:
     sides: list[Node] = [left, deep, Call(Weigh(ask), name="weigh", capture_key="weight")]
     short = _gate(Step(shorter, name="text", merge="last_response"), "short")
     end = Block([Step("End.", name="end"), Step("Sign.", name="sign")], name="last", parallel=True)
+    join = Template(
+        "Join {{ plan }}, {{ left }}, {{ right }}, {{ weight }}.",
+        defaults={key: f"no {key}" for key in ("plan", "left", "right")},
+    )
     return Block(
         [
             Step("Begin.", name="begin"),
             _gate(Step("Plan.", name="text", capture_key="plan"), "plan"),
             Block(sides, name="both", parallel=True),
-            Step(Template("Join {{ plan }}, {{ left }}, {{ right }}, {{ weight }}."), name="join"),
+            Step(join, name="join"),
             Loop([short], name="again", until="short.review", max_iterations=3),
             _gate(end, "end"),
             Step("Close.", name="close"),

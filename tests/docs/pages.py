@@ -7,6 +7,8 @@ What a comment in the line before a fence means:
     <!-- runs -->             shell commands that run here and succeed
     <!-- tree -->             YAML that is a tree without faults
     <!-- file: NAME -->       the block is also a file of that name for the blocks after it
+
+Blocks of shell commands without a mark are run by `tests/acceptance`, each command on its own.
 """
 
 from __future__ import annotations
@@ -25,10 +27,13 @@ PAGES = tuple(
     )
 )
 
+SHELLS = ("sh", "bash", "console", "shell")
+
 _FENCE = re.compile(r"(?P<ticks>`{3,})(?P<language>\w*)")
 _MARK = re.compile(r"<!-- (?P<mark>[^:]+?)(?:: (?P<value>.*?))? ?-->")
 _LINK = re.compile(r"""\]\((?P<text>[^)\s]+)\)|\b(?:src|href)="(?P<attribute>[^"]+)\"""")
 _CODE = re.compile(r"`[^`]*`")
+_COMMAND = re.compile(r"`((?:mergepoint|chainlit run|langgraph) [^`]+)`")
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,20 @@ class Fence:
     line: int
     marks: dict[str, str]
 
+    def commands(self) -> list[str]:
+        """Return the scripts of a block: the whole of one that runs, else each of its commands.
+
+        A command goes on in the next line where a line ends with a backslash. Blocks of another
+        language have none.
+        """
+        if self.language not in SHELLS:
+            return []
+        if "runs" in self.marks:
+            return [self.text]
+        joined = self.text.replace("\\\n", "\0")
+        lines = [line.replace("\0", "\\\n") for line in joined.splitlines()]
+        return [line for line in lines if line.strip() and not line.startswith("#")]
+
 
 @dataclass(frozen=True)
 class Page:
@@ -50,11 +69,11 @@ class Page:
 
     @classmethod
     def read(cls, name: str) -> Page:
-        """Give a page of the project."""
+        """Return a page of the project."""
         return cls(name, (ROOT / name).read_text(encoding="utf-8"))
 
     def fences(self) -> list[Fence]:
-        """Give the fenced blocks in order. Raises ValueError for one that is not closed."""
+        """Return the fenced blocks in order. Raises ValueError for one that is not closed."""
         found: list[Fence] = []
         lines = iter(enumerate(self.text.splitlines(), start=1))
         marks: dict[str, str] = {}
@@ -70,7 +89,7 @@ class Page:
         return found
 
     def prose(self) -> list[tuple[int, str]]:
-        """Give the lines outside of fenced blocks, with their numbers."""
+        """Return the lines outside of fenced blocks, with their numbers."""
         kept: list[tuple[int, str]] = []
         inside = False
         for number, line in enumerate(self.text.splitlines(), start=1):
@@ -80,8 +99,14 @@ class Page:
                 kept.append((number, line))
         return kept
 
+    def commands(self) -> list[tuple[int, str]]:
+        """Return the commands in the sentences, with their lines."""
+        return [
+            (number, found) for number, line in self.prose() for found in _COMMAND.findall(line)
+        ]
+
     def links(self) -> list[tuple[int, str]]:
-        """Give the targets of links and images, with their lines."""
+        """Return the targets of links and images, with their lines."""
         return [
             (number, found["text"] or found["attribute"])
             for number, line in self.prose()
@@ -89,7 +114,7 @@ class Page:
         ]
 
     def anchors(self) -> set[str]:
-        """Give the anchors of the headings, as GitHub makes them."""
+        """Return the anchors of the headings, as GitHub makes them."""
         return {_anchor(line) for _, line in self.prose() if line.startswith("#")}
 
 
@@ -108,7 +133,7 @@ def _anchor(heading: str) -> str:
 
 
 def broken_links(page: Page) -> list[str]:
-    """Say which links of a page lead to no file, or to no heading, of the project."""
+    """Return which links of a page lead to no file, or to no heading, of the project."""
     faults: list[str] = []
     for number, target in page.links():
         if re.match(r"[a-z]+:", target):

@@ -8,14 +8,17 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from tests.docs.pages import Fence, Page
+from tests.docs.pages import SHELLS, Fence, Page
 
 from mergepoint.tree.yaml import from_yaml
+
+Shell = Callable[[Fence, str], str | None]
+"""Runs a block of commands and returns what was printed, None where nothing was run."""
 
 
 @dataclass(frozen=True)
@@ -27,29 +30,58 @@ class Shown:
 
     @property
     def fits(self) -> bool:
-        """Say whether they are the same; `...` on the page stands for anything."""
+        """Return whether they are the same; `...` on the page stands for anything."""
         checker = doctest.OutputChecker()
         return checker.check_output(self.fence.text, self.printed, doctest.ELLIPSIS)
 
     @property
     def leaves_out(self) -> bool:
-        """Say whether the page leaves out a part."""
+        """Return whether the page leaves out a part."""
         return doctest.ELLIPSIS_MARKER in self.fence.text
 
 
 def reason_not_to_run(fence: Fence, where: str) -> str | None:
-    """Give the reason of a block that is marked, or None. Raises ValueError for a blank one."""
+    """Return the reason of a block that is marked, or None. Raises ValueError for a blank one."""
     reason = fence.marks.get("not run")
     if reason is not None and len(reason.split()) < 3:
         raise ValueError(f"{where}: a block that is not run says why")
     return reason
 
 
-def play(page: Page) -> Iterator[Shown]:
+def environment() -> dict[str, str]:
+    """Return the environment of a user whose shell finds `mergepoint` and `python`.
+
+    Python may keep what it compiled: else most of a command's time goes into that, each time.
+    """
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    unset = ("COLUMNS", "LINES", "MERGEPOINT_STORE", "PYTHONDONTWRITEBYTECODE")
+    return {name: value for name, value in os.environ.items() if name not in unset} | {"PATH": path}
+
+
+def in_bash(fence: Fence, where: str) -> str | None:
+    """Run a block that is marked to run, without a terminal. Raises AssertionError if it fails."""
+    if "runs" not in fence.marks:
+        return None
+    done = subprocess.run(  # noqa: S603  (our own pages)
+        ["bash", "-euo", "pipefail", "-c", fence.text],  # noqa: S607
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    if done.returncode:
+        raise AssertionError(f"{where}: exit code {done.returncode}\n{done.stdout}")
+    return done.stdout
+
+
+def play(page: Page, shell: Shell = in_bash) -> Iterator[Shown]:
     """Run a page's blocks in the current folder, and give each output that it shows.
 
-    All python blocks of a page share one namespace. Raises what a block raises; ValueError for
-    an output that follows nothing that was run.
+    All python blocks of a page share one namespace; `shell` runs the commands. Raises what a block
+    raises; ValueError for an output that follows nothing that was run.
     """
     module = ModuleType("page")
     printed: str | None = None
@@ -66,11 +98,11 @@ def play(page: Page) -> Iterator[Shown]:
                 file = Path(fence.marks["file"])
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(fence.text, encoding="utf-8")
-            printed = _run(fence, where, module)
+            printed = _run(fence, where, module, shell)
 
 
-def _run(fence: Fence, where: str, module: ModuleType) -> str | None:
-    """Give what a block prints, or None where it is nothing that runs."""
+def _run(fence: Fence, where: str, module: ModuleType, shell: Shell) -> str | None:
+    """Return what a block prints, or None where it is nothing that runs."""
     if "tree" in fence.marks:
         from_yaml(fence.text, source=where)
     if fence.language == "python" and reason_not_to_run(fence, where) is None:
@@ -79,25 +111,7 @@ def _run(fence: Fence, where: str, module: ModuleType) -> str | None:
         with contextlib.redirect_stdout(io.StringIO()) as said:
             exec(code, module.__dict__)  # noqa: S102  (that is the test)
         return said.getvalue()
-    if fence.language == "sh" and "runs" in fence.marks:
-        return _shell(fence.text, where)
-    return None
-
-
-def _shell(commands: str, where: str) -> str:
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    done = subprocess.run(  # noqa: S603  (our own pages)
-        ["bash", "-euo", "pipefail", "-c", commands],  # noqa: S607
-        env={**os.environ, "PATH": path, "COLUMNS": "100", "NO_COLOR": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    if done.returncode:
-        raise AssertionError(f"{where}: exit code {done.returncode}\n{done.stdout}")
-    return done.stdout
+    return shell(fence, where) if fence.language in SHELLS else None
 
 
 @contextlib.contextmanager

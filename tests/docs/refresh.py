@@ -1,6 +1,8 @@
-"""Write what blocks print and what drawings look like today: `python -m tests.docs.refresh`.
+"""Write generated pages, drawings, and the outputs of code blocks: `python -m tests.docs.refresh`.
 
-An output with `...` in it is left alone, since nobody but its author knows what it hides.
+With `--check` nothing is written: it lists generated pages and drawings that are out of date, and
+ends with exit code 1 if there are any. An output with `...` in it is left alone, because only its
+author knows what it hides.
 """
 
 from __future__ import annotations
@@ -11,21 +13,14 @@ import tempfile
 
 from tests.docs.pages import PAGES, ROOT, Page
 from tests.docs.play import Shown, play
+from tests.docs.reference import pages
 
-from mergepoint.report.draw import to_svg
-from mergepoint.streams.library import Library
-from mergepoint.streams.recipe_reference import TITLE as RECIPES_TITLE
-from mergepoint.streams.recipe_reference import recipe_reference
-from mergepoint.streams.reference import TITLE, block_reference
-from mergepoint.streams.registry import PACKAGE, Registry
-from mergepoint.tree.target import resolve_target
-
-BLOCKS = "docs/blocks.md"
-RECIPES = "docs/recipes.md"
+from mergepoint.report.svg import to_svg
+from mergepoint.tree.load import resolve_target
 
 
 def drawings() -> dict[str, str]:
-    """Give the drawings that the pages show, by file name."""
+    """Return the drawings that the pages show, by file name."""
     tree = resolve_target("image_prompt").tree
     return {
         "agent.svg": to_svg(resolve_target("plan_code_execute").tree),
@@ -34,20 +29,8 @@ def drawings() -> dict[str, str]:
     }
 
 
-def reference(page: Page) -> str:
-    """Give the page of blocks with the reference as it is generated today."""
-    written = page.text.partition(f"{TITLE}\n")[0]
-    return written + block_reference(Registry(package=PACKAGE))
-
-
-def recipes(page: Page) -> str:
-    """Give the page of recipes with the reference as it is generated today."""
-    written = page.text.partition(f"{RECIPES_TITLE}\n")[0]
-    return written + recipe_reference(Library())
-
-
 def refreshed(page: Page, shown: list[Shown]) -> str:
-    """Give the page's text with every output that differs replaced."""
+    """Return the page's text with every output that differs replaced."""
     lines = page.text.splitlines(keepends=True)
     for one in reversed(shown):
         if not one.fits and not one.leaves_out:
@@ -56,15 +39,35 @@ def refreshed(page: Page, shown: list[Shown]) -> str:
     return "".join(lines)
 
 
-def main(names: list[str]) -> None:
-    """Refresh the drawings, the references of blocks and recipes, and the named pages or all.
+def generated() -> dict[str, str]:
+    """Return every generated file by its path: drawings and reference pages."""
+    return {
+        **{f"docs/img/{name}": svg for name, svg in drawings().items()},
+        **pages(),
+    }
 
-    Says what is left to be done by hand.
+
+def stale() -> list[str]:
+    """Return the generated files that differ from what the code says now."""
+    return [
+        name
+        for name, text in generated().items()
+        if not (ROOT / name).exists() or (ROOT / name).read_text(encoding="utf-8") != text
+    ]
+
+
+def main(names: list[str]) -> None:
+    """Refresh generated files, and the outputs of the named pages or all of them.
+
+    Prints what must be changed by hand.
     """
-    for name, svg in drawings().items():
-        (ROOT / "docs" / "img" / name).write_text(svg, encoding="utf-8")
-    (ROOT / BLOCKS).write_text(reference(Page.read(BLOCKS)), encoding="utf-8")
-    (ROOT / RECIPES).write_text(recipes(Page.read(RECIPES)), encoding="utf-8")
+    if names == ["--check"]:
+        found = stale()
+        print(*found, sep="\n")
+        sys.exit(1 if found else 0)
+    for name, text in generated().items():
+        (ROOT / name).parent.mkdir(parents=True, exist_ok=True)
+        (ROOT / name).write_text(text, encoding="utf-8")
     for name in names or PAGES:
         page = Page.read(name)
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):

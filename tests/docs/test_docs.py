@@ -7,29 +7,53 @@ import doctest
 import importlib
 import pkgutil
 import re
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+import typer
+import yaml
 from tests.docs.pages import PAGES, ROOT, Page, broken_links
 from tests.docs.play import play, reason_not_to_run
-from tests.docs.refresh import BLOCKS, RECIPES, drawings, recipes, reference, refreshed
+from tests.docs.reference import PYTHON
+from tests.docs.refresh import refreshed, stale
 
 import mergepoint
+from mergepoint.apps.cli.app import app
 from mergepoint.streams.registry import REGISTRY
 
 SOURCE = ROOT / "src" / "mergepoint"
 NOT_RUN = 0
-LONG = ("docs/cli.md", "docs/testing.md")
-"""Pages of dozens of commands, each a process of its own: played in the campaign."""
-MOST_LINES_OF_A_MODULE = 300
+LONG = ("docs/how-to/test/record-and-replay.md", "docs/how-to/test/scripted-models.md")
+"""Pages of dozens of commands, each a process of its own: `tests/acceptance` plays them."""
+MOST_LINES_OF_A_MODULE = 600
 MOST_LINES_OF_A_FUNCTION = 40
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.campaign) if name in LONG else name for name in PAGES],
+SLOW = (
+    "docs/get-started/approve-and-resume.md",
+    "docs/get-started/chat-agent.md",
+    "docs/how-to/agent/chat-from-the-terminal.md",
+    "docs/how-to/run/databases.md",
+    "docs/how-to/run/resume-reuse-replay.md",
+    "docs/how-to/run/troubleshoot.md",
 )
+"""Pages whose commands take eight seconds and more: played in the campaigns."""
+
+
+def played() -> list[Any]:
+    """Return the pages whose blocks are run, the slow ones marked."""
+    return [
+        pytest.param(name, marks=[pytest.mark.campaign] if name in SLOW else [])
+        for name in PAGES
+        if name not in LONG
+    ]
+
+
+@pytest.mark.parametrize("name", played())
 def test_blocks_run_and_print_what_is_shown(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -46,6 +70,36 @@ def test_blocks_run_and_print_what_is_shown(
 def test_links_lead_somewhere(name: str) -> None:
     """Every link to a file or heading of the project has its target."""
     assert broken_links(Page.read(name)) == []
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if Page.read(name).commands()])
+def test_commands_in_sentences_exist(name: str) -> None:
+    """Every command that a sentence names is there, with its options."""
+    assert [
+        f"{name}:{number}: {text}: {wrong}"
+        for number, text in Page.read(name).commands()
+        if text.startswith("mergepoint ")
+        for wrong in _unknown(text.split()[1:])
+    ] == []
+
+
+def _unknown(words: list[str]) -> list[str]:
+    """Return the command or the options among the words that there are not."""
+    at: Any = typer.main.get_command(app)
+    while words and hasattr(at, "commands") and re.match("[a-z]", words[0]):
+        names = words[0].split("|")
+        if wrong := [one for one in names if one not in at.commands]:
+            return wrong
+        at, words = at.commands[names[0]], words[1:]
+    known = {name for param in at.params for name in (*param.opts, *param.secondary_opts)}
+    return [word for word in words if word.startswith("-") and word not in {*known, "--help"}]
+
+
+def test_a_command_that_is_not_there_is_found() -> None:
+    """A misspelled command or option in a sentence is named."""
+    assert _unknown(["runs", "lst"]) == ["lst"]
+    assert _unknown(["run", "TARGET", "--budgets", "calls=1"]) == ["--budgets"]
+    assert _unknown(["runs", "..."]) == []
 
 
 def test_blocks_that_are_not_run_are_counted() -> None:
@@ -77,40 +131,64 @@ def test_the_two_commands_are_one_line_each(name: str) -> None:
     assert found[0].startswith("python3 -m venv .venv && . .venv/bin/activate && ")
 
 
-def test_drawings_are_those_of_today() -> None:
-    """The drawings in docs/img are what the library draws of the graph now."""
-    stale = [
-        name
-        for name, svg in drawings().items()
-        if (ROOT / "docs" / "img" / name).read_text(encoding="utf-8") != svg
+def test_generated_files_are_those_of_today() -> None:
+    """Drawings and reference pages are what the code gives now."""
+    assert stale() == [], "run: python -m tests.docs.refresh"
+
+
+@pytest.mark.parametrize("package", PYTHON)
+def test_the_python_reference_has_every_public_name(package: str) -> None:
+    """Each public name of a package has its entry."""
+    page = Page.read(f"docs/reference/python/{package.rpartition('.')[2]}.md").text
+    assert [
+        name for name in import_module(package).__all__ if f"::: {package}.{name}\n" not in page
+    ] == []
+
+
+def test_the_site_lists_every_page_once() -> None:
+    """The navigation of the site names each page for users, and no page that is not there."""
+    listed = list(_listed(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
+    there = {
+        name.removeprefix("docs/")
+        for name in PAGES
+        if name.startswith("docs/") and not name.startswith("docs/internals/")
+    }
+    assert sorted(listed) == sorted(there)
+
+
+def _listed(nav: Any) -> Iterator[str]:
+    """Yield the pages of a navigation tree."""
+    if isinstance(nav, str):
+        yield nav
+    else:
+        for one in nav.values() if isinstance(nav, dict) else nav:
+            yield from _listed(one)
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if name.startswith("docs/")])
+def test_pages_link_inside_of_the_site(name: str) -> None:
+    """A page of the site has no relative link to a file that the site does not have."""
+    outside = [
+        f"{name}:{number}: {target}"
+        for number, target in Page.read(name).links()
+        if not re.match(r"[a-z]+:", target)
+        and not (ROOT / name).parent.joinpath(target).resolve().is_relative_to(ROOT / "docs")
     ]
-    assert stale == [], "run: python -m tests.docs.refresh"
-
-
-def test_the_reference_of_blocks_is_that_of_today() -> None:
-    """The page of blocks tells what the registry and the vocabulary hold now."""
-    page = Page.read(BLOCKS)
-    assert page.text == reference(page), "run: python -m tests.docs.refresh"
-
-
-def test_the_reference_of_recipes_is_that_of_today() -> None:
-    """The page of recipes tells what the library holds now."""
-    page = Page.read(RECIPES)
-    assert page.text == recipes(page), "run: python -m tests.docs.refresh"
+    assert outside == []
 
 
 def test_every_design_note_is_listed() -> None:
     """The index of the design notes links each of them, in order."""
-    folder = ROOT / "docs" / "design"
-    listed = [target for _, target in Page.read("docs/design/README.md").links()]
+    folder = ROOT / "docs" / "internals" / "decisions"
+    listed = [target for _, target in Page.read("docs/internals/decisions/README.md").links()]
     assert listed == sorted(path.name for path in folder.glob("[0-9]*.md"))
 
 
 def test_long_modules_and_functions_give_their_reason() -> None:
-    """docs/taste.md names every module and function that is longer than ours should be."""
+    """The page on code style names every module and function that is longer than ours should be."""
     modules, functions = _long()
     named = re.findall(
-        r"^\| `([^`]+)` \| .{10,} \|$", Page.read("docs/taste.md").text, re.MULTILINE
+        r"^\| `([^`]+)` \| .{10,} \|$", Page.read("docs/internals/code-style.md").text, re.MULTILINE
     )
     assert sorted(named) == sorted([*modules, *functions])
 
@@ -140,12 +218,12 @@ def test_examples_in_docstrings_run() -> None:
         if not found.name.endswith("__main__")
         and not found.name.startswith("mergepoint.apps.chainlit.")  # it writes when it is imported
     ]
-    assert "mergepoint.core.merge" in names
+    assert "mergepoint.core.state" in names
     assert [fault for name in names for fault in _doctested(importlib.import_module(name))] == []
 
 
 def _doctested(module: ModuleType) -> list[str]:
-    """Give the examples of a module's docstrings that give something else than they show."""
+    """Return the examples of a module's docstrings that give something else than they show."""
     runner = doctest.DocTestRunner(verbose=False)
     return [
         test.name
@@ -162,7 +240,7 @@ def test_a_docstring_that_is_wrong_is_found() -> None:
 
 
 def page(*lines: str) -> Page:
-    """Give a page of these lines."""
+    """Return a page of these lines."""
     return Page("docs/x.md", "".join(f"{line}\n" for line in lines))
 
 
@@ -227,3 +305,9 @@ def test_broken_links_are_found() -> None:
         "docs/x.md:4: there is no c.svg",
         "docs/x.md:4: there is no d.svg",
     ]
+
+
+def test_the_page_of_the_browser_shows_the_example_that_is_tested() -> None:
+    """The app on the page is the file that `tests/ui/test_own_chat.py` runs."""
+    example = (ROOT / "docs" / "examples" / "own_chat.py").read_text(encoding="utf-8")
+    assert f"```text\n{example}```" in Page.read("docs/how-to/agent/browser-ui.md").text

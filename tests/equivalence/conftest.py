@@ -8,7 +8,7 @@ import pytest
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how many trees were run and what they held; workers send it with their reports."""
+    """Report how many trees were run and what they held; workers send it with their reports."""
     totals = {"trees": Counter[str](), "lives": Counter[str]()}
     for outcome in ("passed", "failed"):
         for report in terminalreporter.stats.get(outcome, []):

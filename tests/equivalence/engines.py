@@ -13,12 +13,12 @@ from langchain_core.runnables import RunnableConfig
 from tests.reference.plain import plain
 from tests.reference.reference import run as run_reference
 
-from mergepoint.record.record import CallRecord
-from mergepoint.run.graph import compile_graph
-from mergepoint.run.interpret import ainterpret, interpret
-from mergepoint.run.recorder import Recorder
-from mergepoint.testing.answers import Line, TableModel, line
-from mergepoint.testing.case import Case
+from mergepoint.engine.callbacks import Recorder
+from mergepoint.engine.compiler import compile_graph
+from mergepoint.engine.interpreter import ainterpret, interpret
+from mergepoint.journal.records import CallRecord
+from mergepoint.testing.answers import Beside, Line, TableModel, beside, line
+from mergepoint.testing.random_trees import Case
 
 RUN = "r1"
 SEED = 7
@@ -42,10 +42,11 @@ class Fault:
 class Observed:
     """What can be observed of a run: its end, what each step saw, its records, its error.
 
-    `calls` are the steps on record, `done` the calls and gates; `odd` says what no run may show.
+    Messages are role, text, id, and what an answer has beside its text. `calls` are the steps on
+    record, `done` the calls and gates; `odd` says what no run may show.
     """
 
-    messages: tuple[tuple[str, str, str], ...]
+    messages: tuple[tuple[str, str, str, Beside | None], ...]
     outputs: Mapping[str, Any]
     saw: Mapping[str, tuple[Line, ...]]
     calls: Mapping[str, tuple[str, str]]
@@ -69,24 +70,29 @@ def referred(case: Case, *, one_by_one: bool = False) -> Observed:
 
 
 def reference_of(case: Case, *, one_by_one: bool = False) -> dict[str, Any]:
-    """Give what the reference says."""
+    """Return what the reference says."""
     return run_reference(
         plain(case.tree),
         [line(message) for message in case.messages],
         case.inputs,
         case.answers,
+        beside=lambda path, seen, form: case.answers.beside(path, seen, structured=form),
         draw=_drawn,
+        tool_calls=case.answers.tool_calls,
         one_by_one=one_by_one,
     )
 
 
 def claimed_by(case: Case, found: Mapping[str, Any]) -> Observed:
-    """Give what the reference said in the words of the engines."""
+    """Return what the reference said in the words of the engines."""
     error = found["error"]
     given = [str(message.id) for message in case.messages]
     ids = [*given, *(f"{RUN}/{origin}" for origin in found["origins"][len(given) :])]
     return Observed(
-        tuple((*said, id_) for said, id_ in zip(found["messages"], ids, strict=True)),
+        tuple(
+            (*said, id_, more)
+            for said, id_, more in zip(found["messages"], ids, found["beside"], strict=True)
+        ),
         found["outputs"],
         {path: tuple(lines) for path, lines in found["saw"].items()},
         found["calls"],
@@ -182,7 +188,7 @@ def _observed(case: Case, work: Work, model: TableModel) -> Observed:
     saw = model.saw[earlier:]
     records = recorder.journal.records
     return Observed(
-        tuple((*line(message), str(message.id)) for message in messages),
+        tuple((*line(message), str(message.id), beside(message)) for message in messages),
         outputs,
         dict(saw),
         {r.path: _said(r) for r in records if r.answered and r.kind == "step"},
@@ -202,7 +208,7 @@ def _oddities(
     records: Sequence[CallRecord],
     error: Exception | None,
 ) -> Iterator[str]:
-    known = [(record.path, record.kind, str(record.prompt)) for record in records]
+    known = [(record.path, record.kind, record.context, str(record.prompt)) for record in records]
     if len(set(saw)) < len(saw) or len(set(known)) < len(known):
         yield "a call was made twice"
     called = [path for path, _ in saw]
@@ -229,7 +235,8 @@ def _fault(error: Exception) -> Fault:
 def _parent(kind: str) -> str:
     if kind == "RailError":
         return "RuntimeError"
-    return "ValueError" if kind in ("StepError", "MergeError", "MissingKey", "TreeError") else kind
+    values = {"AnswerError", "PromptResultError", "StepError", "MergeError", "MissingKey"}
+    return "ValueError" if kind in {*values, "TreeError"} else kind
 
 
 def _drawn(path: str, n: int) -> str:

@@ -10,30 +10,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import BaseMessage, HumanMessage
 from tests.equivalence.engines import RUN, SEED
 
 from mergepoint.core.errors import GateOpen
 from mergepoint.core.state import State
-from mergepoint.record.check import check_run
-from mergepoint.record.export import transcript_of
-from mergepoint.record.file_store import JOURNAL, FileStore
-from mergepoint.record.record import CallRecord
-from mergepoint.record.replay import replay
-from mergepoint.record.transcript import read_transcript
-from mergepoint.run.context import RunContext
-from mergepoint.run.generation import TRANSCRIPT, arun_generation, run_generation
-from mergepoint.run.graph import Form, compile_graph
+from mergepoint.engine.compiler import Form, compile_graph
+from mergepoint.engine.context import RunContext
+from mergepoint.engine.generation import TRANSCRIPT, arun_generation, run_generation
+from mergepoint.journal.file import JOURNAL, FileStore
+from mergepoint.journal.integrity import check_run
+from mergepoint.journal.records import CallRecord, is_tool
+from mergepoint.journal.replay import replay
+from mergepoint.journal.transcript import read_transcript, transcript_of
 from mergepoint.testing.answers import AnswerTable, Line, TableModel
-from mergepoint.testing.case import Case
-from mergepoint.testing.killed import Killed, KillingStore, When
-from mergepoint.testing.verdicts import Verdicts
-from mergepoint.tree.block import Block
-from mergepoint.tree.call import Call
-from mergepoint.tree.gate import Gate
-from mergepoint.tree.loop import Loop
-from mergepoint.tree.node import Node, Order, root_path, walk
-from mergepoint.tree.step import Step
+from mergepoint.testing.crash import Killed, KillingStore, When
+from mergepoint.testing.random_trees import Case
+from mergepoint.testing.test_values import Verdicts
+from mergepoint.tree.leaves import Call, Step
+from mergepoint.tree.nodes import Block, Gate, Loop, Node, Order, root_path, walk
 
 WHENS: Sequence[When] = ("before", "torn", "after")
 MOST_KILLS = 4
@@ -87,14 +82,17 @@ ALL_WAYS = (*WAYS, *(replace(way, bare=True) for way in WAYS))
 
 
 Key = tuple[str, str, str]
-"""A call: its path, its kind, its prompt."""
+"""A call: its path, its kind, and its prompt behind so many messages.
+
+An execution of a tool is inside of its step, as what a function asks is inside of the function.
+"""
 
 
 @dataclass(frozen=True)
 class End:
-    """How a run ended: conversation and outputs, or type and path of the error."""
+    """How a run ended: its whole messages and its outputs, or type and path of the error."""
 
-    messages: tuple[tuple[str, str, str], ...] = ()
+    messages: tuple[str, ...] = ()
     outputs: Mapping[str, Any] = field(default_factory=dict)
     error: tuple[str, str] | None = None
 
@@ -210,7 +208,7 @@ class Lives:
 
 
 def unattended(tree: Node) -> tuple[Node, dict[str, Verdicts]]:
-    """Give a tree at whose gates nobody is, and by path those who were."""
+    """Return a tree at whose gates nobody is, and by path those who were."""
     deciders = {
         path: node.decide
         for path, node in walk(tree)
@@ -238,7 +236,7 @@ def _ended(case: Case, way: Way, **about: Any) -> End:
 
 
 def _end(messages: Sequence[Any], outputs: Mapping[str, Any]) -> End:
-    return End(tuple((m.type, str(m.text), str(m.id)) for m in messages), dict(outputs))
+    return End(tuple(str(message.model_dump()) for message in messages), dict(outputs))
 
 
 def _left(case: Case, folder: Path, end: End, model: TableModel) -> Left:
@@ -270,11 +268,20 @@ def _begun(folder: Path) -> bool:
 
 
 def _key(record: CallRecord) -> Key:
-    return record.path, record.kind, str(HumanMessage(record.prompt).text)
+    kind = "inner" if is_tool(record) else record.kind
+    return record.path, kind, f"{record.context}: {HumanMessage(record.prompt).text}"
 
 
 def _timeless(record: CallRecord) -> CallRecord:
-    return replace(record, started=0.0, ended=0.0, source="live")
+    said = tuple(_unnamed(message) for message in record.messages)
+    return replace(record, started=0.0, ended=0.0, source="live", messages=said)
+
+
+def _unnamed(message: BaseMessage) -> BaseMessage:
+    """Return a message without the random id that LangChain gives to an answer of a model."""
+    if not str(message.id).startswith("lc_run-"):
+        return message
+    return message.model_copy(update={"id": None})
 
 
 def leaves(case: Case) -> int:
@@ -283,7 +290,7 @@ def leaves(case: Case) -> int:
 
 
 def unlike(who: str, found: Left, expected: Left, *, inside: bool = True) -> Iterator[str]:
-    """Give what a run left otherwise than another; without `inside` of functions only the outside.
+    """Yield what a run left otherwise than another; without `inside` of functions only the outside.
 
     (A function that is on record is not run in a replay, and asks no model.)
     """
@@ -296,7 +303,7 @@ def unlike(who: str, found: Left, expected: Left, *, inside: bool = True) -> Ite
 
 
 def faults(seed: int, case: Case, folder: Path, counts: Counter[str]) -> list[str]:
-    """Give what is wrong with the lives of a case; nothing when all is as it should be."""
+    """Return what is wrong with the lives of a case; nothing when all is as it should be."""
     turn = counts["trees"] % len(ALL_WAYS)
     way, other = ALL_WAYS[turn], ALL_WAYS[turn - 1]
     live = left_alone(case, way, folder / "live")
@@ -319,7 +326,7 @@ def faults(seed: int, case: Case, folder: Path, counts: Counter[str]) -> list[st
 
 
 def open_faults(seed: int, case: Case, folder: Path, counts: Counter[str]) -> list[str]:
-    """Give what is wrong with the lives of a case at whose gates nobody is."""
+    """Return what is wrong with the lives of a case at whose gates nobody is."""
     turn = counts["open trees"] % len(WAYS)
     way, other = WAYS[turn], WAYS[turn - 1]
     live = left_alone(case, way, folder / "live")

@@ -12,26 +12,21 @@ from hypothesis import given, settings
 from langchain_core.runnables import RunnableConfig
 from tests.equivalence.engines import Observed, observe, observe_one_by_one, reference_of, referred
 
-from mergepoint.run.graph import compile_graph
+from mergepoint.engine.compiler import compile_graph
 from mergepoint.testing.answers import AnswerTable, TableModel
-from mergepoint.testing.case import Case, seeded_case
-from mergepoint.testing.strategies import cases
-from mergepoint.tree.block import Block
-from mergepoint.tree.call import Call
-from mergepoint.tree.gate import Gate
-from mergepoint.tree.loop import Loop
-from mergepoint.tree.node import Node, walk
-from mergepoint.tree.step import Step
+from mergepoint.testing.random_trees import WITH_TOOLS, Case, cases, seeded_case
+from mergepoint.tree.leaves import Call, Step
+from mergepoint.tree.nodes import Block, Gate, Loop, Node, walk
 
 CHUNKS = 1
-CHUNK = 125
-CAMPAIGN = 31
+CHUNK = 100
+CAMPAIGN = 8
 
 Record = Callable[[str, object], None]
 
 
 def differences(case: Case, loop: asyncio.Runner) -> list[str]:
-    """Give what two engines say differently; nothing when all agree."""
+    """Return what two engines say differently; nothing when all agree."""
     expected = referred(case)
     found: list[str] = []
     observed = observe(case, loop)
@@ -70,6 +65,8 @@ def features(case: Case) -> Counter[str]:
             "with loops": any(isinstance(node, Loop) for _, node in nodes),
             "with gates": any(isinstance(node, Gate) for _, node in nodes),
             "with calls": any(isinstance(node, Call) for _, node in nodes),
+            "with tools": any(isinstance(node, Step) and node.tools for _, node in nodes),
+            "whose tools were executed": any("/tool_" in path for path in found["done"]),
             "with schemas": any(isinstance(node, Step) and node.schema for _, node in nodes),
             "with an exhausted loop": bool(found["exhausted"]),
         }
@@ -82,22 +79,25 @@ def run_chunk(first: int, record: Record) -> None:
     worst: list[tuple[int, str]] = []
     with asyncio.Runner() as loop:
         for seed in range(first, first + CHUNK):
-            case = seeded_case(seed)
+            case = seeded_case(seed, kinds=WITH_TOOLS)
             held = features(case)
             counts += held
             if found := differences(case, loop):
                 worst.append((held["nodes"], f"seeded_case({seed})\n" + "\n".join(found)))
     record("trees", dict(counts))
     assert not worst, f"{len(worst)} trees tell engines apart, the smallest: {min(worst)[1]}"
-    for what in ("with parallel blocks", "with captures", "of depth 4 or more", "that fail"):
+    often = ("with parallel blocks", "with captures", "of depth 4 or more", "that fail")
+    for what in often:
         assert counts[what] > CHUNK / 5, f"too few trees {what}"
+    for what in ("with tools", "whose tools were executed"):  # a fifth of all, give or take
+        assert counts[what] > CHUNK / 10, f"too few trees {what}"
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_engines_agree_on_seeded_trees(
     chunk: int, record_property: Callable[[str, object], None]
 ) -> None:
-    """125 random trees have one meaning in all engines."""
+    """100 random trees have one meaning in all engines."""
     run_chunk(chunk * CHUNK, record_property)
 
 
@@ -106,11 +106,11 @@ def test_engines_agree_on_seeded_trees(
 def test_engines_agree_in_a_campaign(
     chunk: int, record_property: Callable[[str, object], None]
 ) -> None:
-    """3,875 other random trees have one meaning in all engines."""
+    """3,900 other random trees have one meaning in all engines."""
     run_chunk(chunk * CHUNK, record_property)
 
 
-@given(case=cases())
+@given(case=cases(kinds=WITH_TOOLS))
 @settings(max_examples=40, deadline=None, derandomize=True, database=None)
 def test_engines_agree_on_trees_that_shrink(case: Case) -> None:
     """Trees drawn by hypothesis, which shrinks one that tells engines apart, agree too."""
@@ -122,7 +122,7 @@ def test_engines_agree_one_call_at_a_time() -> None:
     """With max_concurrency=1 children start in declared order, and none after a failure."""
     with asyncio.Runner() as loop:
         for seed in range(40):
-            case = seeded_case(seed)
+            case = seeded_case(seed, kinds=WITH_TOOLS)
             expected = referred(case, one_by_one=True)
             for name, actual in observe_one_by_one(case, loop).items():
                 assert _unlike(f"{name}, seed {seed}", actual.claimed(), expected) == []
@@ -142,7 +142,7 @@ def test_a_delta_is_what_the_conversation_gained() -> None:
 
 
 def nested(depth: int) -> Node:
-    """Give blocks inside of each other, with a step in the innermost."""
+    """Return blocks inside of each other, with a step in the innermost."""
     node: Node = Step("Go on.")
     for _ in range(depth):
         node = Block([node, Step("And?", merge="last_response")])

@@ -10,14 +10,20 @@ from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
 from mergepoint.testing.answers import FAILURES, AnswerTable
-from mergepoint.testing.case import Case, seeded_case
-from mergepoint.testing.strategies import answers, cases, inputs, messages, trees
-from mergepoint.testing.told import Told
-from mergepoint.tree.block import Block
-from mergepoint.tree.check import check, inputs_of
-from mergepoint.tree.node import Node, Order, root_path, walk
-from mergepoint.tree.step import Step
-from mergepoint.tree.template import Template
+from mergepoint.testing.random_trees import (
+    Case,
+    answers,
+    cases,
+    inputs,
+    messages,
+    seeded_case,
+    trees,
+)
+from mergepoint.testing.test_values import Told
+from mergepoint.tree.leaves import Step
+from mergepoint.tree.nodes import Block, Node, Order, root_path, walk
+from mergepoint.tree.prompts import Template
+from mergepoint.tree.validate import check, inputs_of
 
 FEW = settings(max_examples=60, deadline=None, derandomize=True, database=None)
 

@@ -8,20 +8,14 @@ from typing import Any
 from langchain_core.messages import AIMessage, HumanMessage
 
 from mergepoint.testing.answers import AnswerTable, Filled
-from mergepoint.testing.case import Case
-from mergepoint.testing.counted import Counted
-from mergepoint.testing.rounds import Rounds
-from mergepoint.testing.spoken import Spoken
-from mergepoint.testing.told import Told
-from mergepoint.testing.verdicts import Verdicts
-from mergepoint.tree.block import Block
-from mergepoint.tree.call import Call
-from mergepoint.tree.gate import Gate
-from mergepoint.tree.loop import Loop
-from mergepoint.tree.node import Node
-from mergepoint.tree.step import Step
-from mergepoint.tree.template import Template
+from mergepoint.testing.handy import HANDY
+from mergepoint.testing.random_trees import Case
+from mergepoint.testing.test_values import Counted, Rounds, Spoken, Told, Verdicts
+from mergepoint.tree.leaves import Call, Step
+from mergepoint.tree.nodes import Block, Gate, Loop, Node
+from mergepoint.tree.prompts import Template
 
+OF_A = Template("Of {{ a }}", defaults={"a": "nothing, since it was rejected"})
 SEES = Told([("text", "You see"), ("count",), ("keys",), ("last",)])
 
 
@@ -31,13 +25,13 @@ def case(
     inputs: Mapping[str, Any] | None = None,
     failures: Mapping[str, str] | None = None,
 ) -> Case:
-    """Give a case; `failures` by path."""
+    """Return a case; `failures` by path."""
     messages = [HumanMessage("Hello.", id="g0"), AIMessage("Good day.", id="g1")]
     return Case(tree, messages, dict(inputs or {}), AnswerTable(failures=failures or {}))
 
 
 def killers() -> dict[str, Case]:
-    """Give the cases, each with messages of its own: a mutant may spoil them."""
+    """Return the cases, each with messages of its own: a mutant may spoil them."""
     return {name: build() for name, build in _KILLERS.items()}
 
 
@@ -119,9 +113,6 @@ _KILLERS: Mapping[str, Callable[[], Case]] = {
     "a blank input": lambda: case(
         Block([Step(Template("About {{ topic }}"))], inputs=["topic"]), inputs={"topic": " "}
     ),
-    "a literal text": lambda: case(
-        Block([Step("A.", merge="none", capture_key="plan"), Step("Of {{ plan }}")])
-    ),
     "draws": lambda: case(Block([Step(Told([("draw",)])), Step(Told([("draw",)]))])),
     "spoilers": lambda: case(
         Block(
@@ -157,11 +148,9 @@ _KILLERS: Mapping[str, Callable[[], Case]] = {
             ]
         )
     ),
-    "an edited answer": lambda: case(
-        Block([_edited(Step("A.", capture_key="a")), Step(Template("Of {{ a }}"))])
-    ),
+    "an edited answer": lambda: case(Block([_edited(Step("A.", capture_key="a")), Step(OF_A)])),
     "an edited structure": lambda: case(
-        Block([_edited(Step("A.", capture_key="a", schema=Filled)), Step(Template("Of {{ a }}"))])
+        Block([_edited(Step("A.", capture_key="a", schema=Filled)), Step(OF_A)])
     ),
     "who decides spoils": lambda: case(
         Block([Gate(Step("A."), decide=Verdicts(["approve"], spoils=True)), Step(SEES)])
@@ -198,11 +187,28 @@ _KILLERS: Mapping[str, Callable[[], Case]] = {
     "a structure": lambda: case(
         Block([Step("A.", schema=Filled, capture_key="a"), Step(Template("Of {{ a }}"))])
     ),
+    # The names are those at which the table asks for tools in two rounds.
+    "tools": lambda: case(
+        Block(
+            [
+                Step(f"Ask {name}.", name=name, tools=[*HANDY.values()], max_tool_rounds=2)
+                for name in _twice()
+            ]
+        )
+    ),
 }
 
 
+def _twice() -> list[str]:
+    """Return three names of steps whose answers call tools in two rounds."""
+    names = (f"ask_{number}" for number in range(100))
+    table = AnswerTable()
+    after = [("user", ""), ("assistant", "")]
+    return [name for name in names if table.tool_calls(f"pipeline/{name}", after, ["x"])][:3]
+
+
 def _turning(until: Rounds, **fields: Any) -> Loop:
-    """Give a loop that counts its iterations, at most four."""
+    """Return a loop that counts its iterations, at most four."""
     count = Call(Counted("next", counter="n"), capture_key="n")
     return Loop([Step(SEES), count], until=until, max_iterations=4, **fields)
 

@@ -47,7 +47,7 @@ def apply(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _codes(code: CodeType, prefix: str = "") -> Iterator[tuple[str, CodeType]]:
-    """Give the code of functions and methods by qualified name; not of what is inside them."""
+    """Yield the code of functions and methods by qualified name; not of what is inside them."""
     for inner in code.co_consts:
         if not isinstance(inner, CodeType) or inner.co_name.startswith("<"):
             continue
@@ -58,7 +58,7 @@ def _codes(code: CodeType, prefix: str = "") -> Iterator[tuple[str, CodeType]]:
 
 
 def _body(code: CodeType) -> tuple[object, ...]:
-    """Give what a function does, without the lines on which it stands."""
+    """Return what a function does, without the lines on which it stands."""
     constants = tuple(_body(c) if isinstance(c, CodeType) else (type(c), c) for c in code.co_consts)
     return code.co_code, constants, code.co_names, code.co_varnames, code.co_freevars
 

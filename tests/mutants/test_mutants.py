@@ -10,7 +10,7 @@ from tests.equivalence.engines import Observed, observe, referred
 from tests.mutants.killers import killers
 from tests.mutants.mutate import BROKEN, Mutant, apply
 
-from mergepoint.testing.case import Case
+from mergepoint.testing.random_trees import Case
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,14 @@ GRAPH = frozenset({"subgraphs"})
 FOLD = frozenset({"interpreter", "fused"})
 ALL = GRAPH | FOLD
 
-MERGE = "mergepoint.core.merge"
-FOLDED = "mergepoint.tree.fold"
-CALL = "mergepoint.run.call"
-INTERPRET = "mergepoint.run.interpret"
-CHANNELS = "mergepoint.run.channels"
-EXITS = "mergepoint.run.exits"
+MERGE = "mergepoint.core.state"
+FOLDED = "mergepoint.tree.evaluate"
+CALL = "mergepoint.engine.step_call"
+INTERPRET = "mergepoint.engine.interpreter"
+CHANNELS = "mergepoint.engine.channels"
+EXITS = "mergepoint.engine.graph_nodes"
 DECISION = "mergepoint.tree.decision"
+TOOLS = "mergepoint.engine.tools"
 
 MUTANTS = (
     Seen(
@@ -77,8 +78,8 @@ MUTANTS = (
     Seen(
         "a merge goes before its parent",
         MERGE,
-        "return parent + keep(mode, made)",
-        "return keep(mode, made) + parent",
+        "return parent + kept if",
+        "return kept + parent if",
         "a row",
         FOLD,
     ),
@@ -92,7 +93,7 @@ MUTANTS = (
     ),
     Seen(
         "positions count from zero",
-        "mergepoint.core.path",
+        "mergepoint.core.paths",
         "{position:02d}",
         "{position - 1:02d}",
         "a row",
@@ -117,16 +118,16 @@ MUTANTS = (
     Seen(
         "a capture is lost",
         FOLDED,
-        "return merge(onto, mode_of(node, made), captured(node, made))",
-        "return merge(onto, mode_of(node, made), made)",
+        "whole = captured(node, made, stopped=stopped)",
+        "whole = made",
         "captures",
         FOLD,
     ),
     Seen(
         "a capture is taken from the base",
         FOLDED,
-        "return merge(onto, mode_of(node, made), captured(node, made))",
-        "return merge(onto, mode_of(node, made), made + State((), captured(node, base).outputs))",
+        "whole = captured(node, made, stopped=stopped)",
+        "whole = made + State((), captured(node, base, stopped=stopped).outputs)",
         "captures",
         FOLD,
     ),
@@ -141,7 +142,7 @@ MUTANTS = (
     Seen(
         "siblings see each other",
         FOLDED,
-        "if node.parallel:",
+        "if node.side_by_side:",
         "if None:",
         "side by side",
         FOLD,
@@ -149,14 +150,14 @@ MUTANTS = (
     Seen(
         "siblings see nothing",
         FOLDED,
-        "return await fold(child, at, base, onto=State(), engine=engine)",
-        "return await fold(child, at, State(), onto=State(), engine=engine)",
+        "return await _fold(child, at, base, onto=State(), engine=engine)",
+        "return await _fold(child, at, State(), onto=State(), engine=engine)",
         "side by side",
         FOLD,
     ),
     Seen(
         "an optional read has no default",
-        "mergepoint.tree.context",
+        "mergepoint.tree.prompts",
         "optional = key in self.reads.defaults",
         "optional = False",
         "optional reads",
@@ -164,7 +165,7 @@ MUTANTS = (
     ),
     Seen(
         "a blank value is read",
-        "mergepoint.tree.context",
+        "mergepoint.tree.prompts",
         'raise MissingKey(key, f"{key!r} is there but blank")',
         "return value",
         "a blank input",
@@ -172,7 +173,7 @@ MUTANTS = (
     ),
     Seen(
         "random numbers forget the path",
-        "mergepoint.tree.context",
+        "mergepoint.tree.prompts",
         'f"{self.seed}/{self.path}"',
         'f"{self.seed}"',
         "draws",
@@ -180,23 +181,23 @@ MUTANTS = (
     ),
     Seen(
         "prompts are given the state itself",
-        "mergepoint.tree.context",
-        "return self._messages[index].model_copy(deep=True)",
+        "mergepoint.tree.prompts",
+        "return copied_message(self._messages[index])",
         "return self._messages[index]",
         "spoilers",
         ALL,
     ),
     Seen(
         "prompts are given the inputs themselves",
-        "mergepoint.tree.context",
-        "copy.deepcopy(value)",
-        "value",
+        "mergepoint.tree.prompts",
+        "return copied(self._values[key])",
+        "return self._values[key]",
         "spoilers",
         ALL,
     ),
     Seen(
         "the seed is not handed down",
-        "mergepoint.run.facts",
+        "mergepoint.engine.facts",
         "seed=facts.seed",
         "seed=0",
         "draws",
@@ -204,7 +205,7 @@ MUTANTS = (
     ),
     Seen(
         "a value is no JSON",
-        "mergepoint.tree.template",
+        "mergepoint.tree.prompts",
         "json.dumps(value, ensure_ascii=False)",
         "str(value)",
         "inputs",
@@ -235,14 +236,6 @@ MUTANTS = (
         ALL,
     ),
     Seen(
-        "literal text is filled",
-        CALL,
-        "if isinstance(text, str):\n        return text",
-        "if isinstance(text, str):\n        text = Template(text)",
-        "a literal text",
-        ALL,
-    ),
-    Seen(
         "a blank answer is an answer", CALL, "if text.strip():", "if True:", "a blank answer", ALL
     ),
     Seen(
@@ -255,9 +248,9 @@ MUTANTS = (
     ),
     Seen(
         "a default input is not filled in",
-        "mergepoint.run.facts",
-        "return {**defaults, **given}",
-        "return given",
+        "mergepoint.engine.facts",
+        "clean({**defaults, **given}).items()",
+        "clean(given).items()",
         "inputs",
         ALL,
     ),
@@ -271,7 +264,7 @@ MUTANTS = (
     ),
     Seen(
         "other failures are not noted",
-        "mergepoint.run.siblings",
+        "mergepoint.engine.interpreter",
         "first, *others = failures",
         "first, others = failures[0], failures[1:1]",
         "two fail side by side",
@@ -312,8 +305,8 @@ MUTANTS = (
     Seen(
         "an exit captures nothing",
         EXITS,
-        "merge(State(), mode_of(self._block, made), captured(self._block, made))",
-        "merge(State(), mode_of(self._block, made), made)",
+        "merge(State(), mode, captured(self._block, made, stopped=rejected))",
+        "merge(State(), mode, made)",
         "a squashed block",
         GRAPH,
     ),
@@ -328,32 +321,32 @@ MUTANTS = (
     Seen(
         "an exit keeps everything",
         EXITS,
-        "merge(State(), mode_of(self._block, made), captured(self._block, made))",
-        'merge(State(), "all_messages", captured(self._block, made))',
+        "merge(State(), mode, captured(self._block, made, stopped=rejected))",
+        'merge(State(), "all_messages", captured(self._block, made, stopped=rejected))',
         "a squashed block",
         GRAPH,
     ),
     Seen(
         "a block inside does not see the work",
         CHANNELS,
-        "[*messages, *work] if work else messages,",
-        "messages,",
+        """(*state["messages"], *(state.get("work") or ())),""",
+        """(*state["messages"],),""",
         "a block inside",
         GRAPH,
     ),
     Seen(
         "a block inside does not see captures",
         CHANNELS,
-        "{**outputs, **captures} if captures else outputs,",
-        "outputs,",
+        "MappingProxyType({**outputs, **captures} if captures else outputs)",
+        "MappingProxyType(outputs)",
         "a block inside",
         GRAPH,
     ),
     Seen(
         "a node sees the work before the base",
         CHANNELS,
-        "[*messages, *work]",
-        "[*work, *messages]",
+        """*state["messages"], *(state.get("work") or ())""",
+        """*(state.get("work") or ()), *state["messages"]""",
         "a row",
         GRAPH,
     ),
@@ -411,8 +404,8 @@ MUTANTS = (
     Seen(
         "a loop merges each iteration",
         FOLDED,
-        "made = await fold(loop.body, at, base + made, onto=made, engine=engine)",
-        "made = merge(State(), loop.merge, await fold("
+        "made = await _fold(loop.body, at, base + made, onto=made, engine=engine)",
+        "made = merge(State(), loop.merge, await _fold("
         "loop.body, at, base + made, onto=made, engine=engine))",
         "a squashed loop",
         FOLD,
@@ -435,7 +428,7 @@ MUTANTS = (
     ),
     Seen(
         "iterations at a node count from zero",
-        "mergepoint.run.nodes",
+        "mergepoint.engine.graph_nodes",
         'state.get("round") or 1]',
         '(state.get("round") or 1) - 1]',
         "a loop",
@@ -451,7 +444,7 @@ MUTANTS = (
     ),
     Seen(
         "a loop at a node merges each iteration",
-        "mergepoint.run.graph",
+        "mergepoint.engine.compiler",
         "body = loop.body\n",
         "body = Block(loop.nodes, merge=loop.merge)\n",
         "a squashed loop",
@@ -483,8 +476,8 @@ MUTANTS = (
     ),
     Seen(
         "who decides is given what is held back itself",
-        "mergepoint.run.deciding",
-        "copies = [message.model_copy(deep=True) for message in kept.messages]",
+        "mergepoint.engine.gates",
+        "copies = [copied_message(message) for message in kept.messages]",
         "copies = list(kept.messages)",
         "who decides spoils",
         ALL,
@@ -492,8 +485,8 @@ MUTANTS = (
     Seen(
         "a refused gate asks for a response",
         FOLDED,
-        'return "none" if isinstance(node, Gate) and not made.messages else node.merge',
-        "return node.merge",
+        "if isinstance(node, Gate) and not made.messages:",
+        "if None:",
         "a gate that says no",
         ALL,
     ),
@@ -507,7 +500,7 @@ MUTANTS = (
     ),
     Seen(
         "a call's result is merged twice",
-        "mergepoint.record.record",
+        "mergepoint.journal.records",
         "call_messages(self.key, self.messages), captured",
         "call_messages(self.key, (*self.messages, *self.messages)), captured",
         "a call that speaks",
@@ -515,7 +508,7 @@ MUTANTS = (
     ),
     Seen(
         "a call's result is not captured",
-        "mergepoint.record.record",
+        "mergepoint.journal.records",
         "captured = {} if capture_key is None else {capture_key: self.value}",
         "captured = {}",
         "a call that speaks",
@@ -523,7 +516,7 @@ MUTANTS = (
     ),
     Seen(
         "a silent call has to say something",
-        "mergepoint.run.outcome",
+        "mergepoint.engine.function_call",
         "if not speaks:",
         "if None:",
         "a silent call",
@@ -531,7 +524,7 @@ MUTANTS = (
     ),
     Seen(
         "the conversation comes back from a runnable",
-        "mergepoint.run.outcome",
+        "mergepoint.engine.function_call",
         "new = messages[len(base) :] if copied else messages",
         "new = messages",
         "a runnable",
@@ -539,7 +532,7 @@ MUTANTS = (
     ),
     Seen(
         "an argument becomes text",
-        "mergepoint.run.function",
+        "mergepoint.engine.function_call",
         "value.render(read) if value.whole is None else read(value.whole)",
         "value.render(read)",
         "arguments",
@@ -547,7 +540,7 @@ MUTANTS = (
     ),
     Seen(
         "a function is given the arguments on record",
-        "mergepoint.run.function",
+        "mergepoint.engine.function_call",
         "return target(**_copied(asked.args), **extra)",
         "return target(**asked.args, **extra)",
         "spoiled arguments",
@@ -563,17 +556,49 @@ MUTANTS = (
     ),
     Seen(
         "a structured answer is as it was said",
-        CALL,
+        "mergepoint.models.responses",
         "sort_keys=True, ensure_ascii=False",
         "sort_keys=False, ensure_ascii=False",
         "a structure",
+        ALL,
+    ),
+    Seen(
+        "the model is not shown what tools gave",
+        TOOLS,
+        "seen = [*request.messages, *made[1:]]",
+        "seen = [*request.messages]",
+        "tools",
+        ALL,
+    ),
+    Seen(
+        "a step with tools has a round less",
+        TOOLS,
+        "if number == self._step.max_tool_rounds:",
+        "if number + 1 == self._step.max_tool_rounds:",
+        "tools",
+        ALL,
+    ),
+    Seen(
+        "tools are executed once more in each round",
+        TOOLS,
+        "for call in calls]",
+        "for call in (*calls, *calls[:1])]",
+        "tools",
+        ALL,
+    ),
+    Seen(
+        "an error of a tool is told without its type",
+        TOOLS,
+        'return {"content": f"{type(error).__name__}: {error}", "status": "error"}',
+        'return {"content": str(error), "status": "error"}',
+        "tools",
         ALL,
     ),
 )
 
 
 def disagreeing(case: Case, expected: Observed) -> frozenset[str]:
-    """Give the forms that disagree with what the reference says, sync or async."""
+    """Return the forms that disagree with what the reference says, sync or async."""
     with asyncio.Runner() as loop:
         observed = observe(case, loop)
     errors = {found.error.kind for found in observed.values() if found.error is not None}

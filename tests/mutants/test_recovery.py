@@ -14,27 +14,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.engine.engines import ENGINES
 from tests.equivalence.lives import faults, leaves
 from tests.models.test_attempts import Refusal, invoked
 from tests.mutants.mutate import BROKEN, Mutant, apply
-from tests.run.engines import ENGINES
 
-from mergepoint.testing.case import seeded_case
-from mergepoint.testing.clock import FakeClock
+from mergepoint.testing.random_trees import seeded_case
+from mergepoint.testing.simulation import FakeClock
 
 MOST_SEEDS = 60
 
-ANSWERS = "mergepoint.record.answers"
-ATTEMPTS = "mergepoint.models.attempts"
-BEFORE = "mergepoint.models.before"
-LEDGER = "mergepoint.models.ledger"
-DECIDING = "mergepoint.run.deciding"
-FUNCTION = "mergepoint.run.function"
-JOURNALED = "mergepoint.run.journaled"
-FILE = "mergepoint.record.file_journal"
-PLAIN = "mergepoint.record.plain"
-REPLAY = "mergepoint.record.replay"
-STANDING = "mergepoint.record.standing"
+ANSWERS = "mergepoint.journal.recorded_answers"
+ATTEMPTS = "mergepoint.models.retry"
+BEFORE = "mergepoint.models.budget_account"
+LEDGER = "mergepoint.models.budget"
+DECIDING = "mergepoint.engine.gates"
+FUNCTION = "mergepoint.engine.function_call"
+JOURNALED = "mergepoint.engine.journaling"
+FILE = "mergepoint.journal.file"
+PLAIN = "mergepoint.journal.records"
+REPLAY = "mergepoint.journal.replay"
+STANDING = "mergepoint.journal.recorded_answers"
 
 
 @dataclass(frozen=True)
@@ -51,78 +51,78 @@ GUARDED = (
         ANSWERS,
         "return self._found.get(_key_of(asked))",
         "return next((r for r in self._found.values() if r.path == asked.path), None)",
-        "tests.record.test_answers:test_a_resumed_call_is_found_by_path_and_request",
+        "tests.journal.test_answers:test_a_resumed_call_is_found_by_path_and_request",
     ),
     Guarded(
         "a failed call is an answer",
         STANDING,
         "if not record.settled:",
         "if not record.path:",
-        "tests.record.test_answers:test_a_failed_call_answers_nothing",
+        "tests.journal.test_answers:test_a_failed_call_answers_nothing",
     ),
     Guarded(
         "a hidden answer stands against a whole one",
         STANDING,
         "if known is None or known.masked or not record.masked:",
         "if record.path:",
-        "tests.run.test_asked_again:test_what_stands_is_the_newest_whole_one",
+        "tests.engine.test_asked_again:test_what_stands_is_the_newest_whole_one",
     ),
     Guarded(
         "what was left out is missing in a replay",
         REPLAY,
         'if record.kind == "left_out":',
         'if record.kind == "inner":',
-        "tests.run.test_left_out:test_the_state_of_random_trees_follows_from_their_records",
+        "tests.engine.test_left_out:test_the_state_of_random_trees_follows_from_their_records",
     ),
     Guarded(
         "a question is written each time that it is asked",
         DECIDING,
         "for one in known]:",
         "for one in known[:0]]:",
-        "tests.run.test_open_gates:test_the_same_question_is_not_written_again",
+        "tests.engine.test_open_gates:test_the_same_question_is_not_written_again",
     ),
     Guarded(
         "one reused answer is given to n samples",
         ANSWERS,
         "[one for one in unused if one is not record]",
         "unused",
-        "tests.record.test_answers:test_samples_of_one_prompt_stay_samples",
+        "tests.journal.test_answers:test_samples_of_one_prompt_stay_samples",
     ),
     Guarded(
         "reused answers are given in the order of the record",
         ANSWERS,
-        "record = self._exact.get(_key_of(asked)) or next(iter(unused), None)",
-        "record = next(iter(unused), None)",
-        "tests.record.test_answers:test_a_record_of_the_same_path_comes_first",
+        "record = self._exact.get(_key_of(asked)) or self._refusal(asked, moved=False)",
+        "record = self._refusal(asked, moved=False)",
+        "tests.journal.test_answers:test_a_record_of_the_same_path_comes_first",
     ),
     Guarded(
         "a miss in a strict replay goes live",
         ANSWERS,
         "raise ReplayMiss(self._miss(asked))",
         "return None",
-        "tests.record.test_answers:test_a_strict_miss_shows_the_nearest_request",
+        "tests.journal.test_answers:test_a_strict_miss_shows_the_nearest_request",
     ),
     Guarded(
         "a request is its last message alone",
-        "mergepoint.record.request",
+        "mergepoint.journal.fingerprint",
         "behind = messages[lead:]",
         "behind = messages[-1:]",
-        "tests.record.test_answers:test_a_digest_is_of_what_is_said",
+        "tests.journal.test_answers:test_a_digest_is_of_what_is_said",
     ),
     Guarded(
         "a decision is found by its path alone",
         DECIDING,
         "key = digests.state(question.kept.messages, question.kept.outputs)",
         "key = digests.state((), {})",
-        "tests.run.test_gate:test_a_decision_is_for_what_it_was_about",
+        "tests.engine.test_gate:test_a_decision_is_for_what_it_was_about",
         {"engine": ENGINES[0]},
     ),
     Guarded(
         "a decision is not written down",
         DECIDING,
-        "            recorder.journal.append(record)\n        self._settled(decision)",
+        "            append_record(recorder.journal, record)\n        self._settled(decision)",
         "            recorder.journal\n        self._settled(decision)",
-        "tests.run.test_gate:test_a_decision_is_on_record_and_replays",
+        "tests.engine.test_gate:test_a_decision_is_on_record_and_replays",
         {"engine": ENGINES[0]},
     ),
     Guarded(
@@ -187,16 +187,16 @@ GUARDED = (
     Guarded(
         "a budget that comes later forgets what is on record",
         LEDGER,
-        "take_over(account, below(self._before, path))",
-        "take_over(account, [])",
+        "charge_prior_calls(account, below(self._before, path))",
+        "charge_prior_calls(account, [])",
         "tests.models.test_ledger:test_budgets_that_come_later_count_what_was_primed",
     ),
     Guarded(
         "a line is read whatever its checksum",
-        "mergepoint.record.lines",
+        "mergepoint.journal.lines",
         'if line[:_START] != b"%08x " % crc32(body):',
         "if None:",
-        "tests.record.test_lines:test_a_whole_line_that_is_wrong_is_never_left_out",
+        "tests.journal.test_lines:test_a_whole_line_that_is_wrong_is_never_left_out",
         {"bad": b"\n", "told": "its checksum does not fit", "after": b""},
     ),
 )
@@ -204,9 +204,9 @@ GUARDED = (
 LIVES = (
     Mutant(
         "a resumed answer is written once more",
-        "mergepoint.models.look_up",
-        "if call.answer is not None and keeper.answers.owns(call.answer):",
-        "if None:",
+        "mergepoint.models.call",
+        "if call.answer is None or not keeper.answers.owns(call.answer):",
+        "if call is not None:",
     ),
     Mutant(
         "a resumed run finds nothing",
@@ -217,8 +217,8 @@ LIVES = (
     Mutant(
         "a function on record is called again",
         FUNCTION,
-        'asked.tell("end", record.response)\n            return record',
-        'asked.tell("end", record.response)\n            return None',
+        'after_writes(partial(asked.tell, "end", record.response))\n            return record',
+        'after_writes(partial(asked.tell, "end", record.response))\n            return None',
     ),
     Mutant(
         "a resumed run has another seed",
@@ -230,7 +230,7 @@ LIVES = (
     Mutant(
         "messages of a Call are not read back",
         PLAIN,
-        'messages=tuple(full(made, response) for made in data.get("messages", ())),',
+        'messages=tuple(restore_message(made, response) for made in data.get("messages", ())),',
         "messages=(),",
     ),
     Mutant(
@@ -272,7 +272,7 @@ def test_mutant_fails_its_test(
 
 
 def lives_differ(folder: Path) -> bool:
-    """Say whether the lives of some random tree are not the same."""
+    """Return whether the lives of some random tree are not the same."""
     counts: Counter[str] = Counter()
     for seed in range(MOST_SEEDS):
         case = seeded_case(seed, faulty=False)

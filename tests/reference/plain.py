@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mergepoint.testing.counted import Counted
-from mergepoint.testing.rounds import Rounds
-from mergepoint.testing.spoken import Spoken
-from mergepoint.testing.told import Told
-from mergepoint.testing.verdicts import Verdicts
-from mergepoint.tree.block import REQUIRED, Block
-from mergepoint.tree.call import Call
-from mergepoint.tree.gate import Gate
-from mergepoint.tree.loop import Loop
-from mergepoint.tree.node import Node
-from mergepoint.tree.template import Template
+from mergepoint.testing.handy import HANDY
+from mergepoint.testing.test_values import Counted, Rounds, Spoken, Told, Verdicts
+from mergepoint.tree.leaves import Call
+from mergepoint.tree.nodes import REQUIRED, Block, Gate, Loop, Node
+from mergepoint.tree.prompts import Template
 
 
 def plain(node: Node) -> dict[str, Any]:
-    """Give a tree as plain data.
+    """Return a tree as plain data.
 
     Raises TypeError for a prompt whose meaning cannot be seen, such as any other function.
     """
-    shared = {
+    shared: dict[str, Any] = {
         "kind": node.kind,
         "name": node.name,
         "merge": node.merge,
@@ -38,6 +32,7 @@ def plain(node: Node) -> dict[str, Any]:
         return {**shared, "parallel": node.parallel, "inputs": inputs, "children": children}
     if isinstance(node, Loop):
         inside = [plain(child) for child in node.nodes]
+        shared["reads"] = [node.until] if isinstance(node.until, str) else ["*"]
         about = {"until": plain_until(node.until), "most": node.max_iterations}
         about |= {"keeps": node.on_exhausted == "keep", "skips": node.may_skip}
         return {**shared, **about, "children": inside}
@@ -45,16 +40,27 @@ def plain(node: Node) -> dict[str, Any]:
         if not isinstance(node.decide, Verdicts):
             raise TypeError("the reference cannot foresee who decides; use Verdicts")
         about = {"question": node.question, "words": list(node.decide.words)}
+        about |= {"stops": node.on_reject == "stop"}
         return {**shared, **about, "child": plain(node.node)}
+    shared["reads"] = ["*"] if node.reads is None else list(node.reads.keys)
     if isinstance(node, Call):
         return {**shared, "target": plain_target(node.target), "args": plain_args(node.args)}
     system = None if node.system is None else plain_text(node.system)
     texts = {"prompt": plain_text(node.prompt), "system": system}
-    return {**shared, **texts, "structured": node.schema is not None}
+    tools = {"tools": plain_tools(node.tools), "rounds": node.max_tool_rounds}
+    more = tools if node.tools else {}
+    return {**shared, **texts, "structured": node.schema is not None, **more}
+
+
+def plain_tools(tools: Sequence[Any]) -> list[str]:
+    """Return the names of a step's tools. Raises TypeError for one that cannot be foreseen."""
+    if unknown := [tool for tool in tools if tool not in HANDY.values()]:
+        raise TypeError(f"the reference cannot foresee the tool {unknown[0]!r}; use those of HANDY")
+    return [tool.__name__ for tool in tools]
 
 
 def plain_text(text: object) -> dict[str, Any]:
-    """Give a prompt or a system message as plain data."""
+    """Return a prompt or a system message as plain data."""
     if isinstance(text, str):
         return {"kind": "literal", "text": text}
     if isinstance(text, Template):
@@ -70,7 +76,7 @@ def plain_text(text: object) -> dict[str, Any]:
 
 
 def plain_until(until: object) -> dict[str, Any]:
-    """Give when a loop ends as plain data."""
+    """Return when a loop ends as plain data."""
     if isinstance(until, str):
         return {"key": until}
     if isinstance(until, Rounds):
@@ -79,7 +85,7 @@ def plain_until(until: object) -> dict[str, Any]:
 
 
 def plain_target(target: object) -> dict[str, Any]:
-    """Give what a Call calls as plain data."""
+    """Return what a Call calls as plain data."""
     if isinstance(target, Spoken):
         return {"form": target.form, "asks": target.asks}
     if isinstance(target, Counted):
@@ -96,7 +102,7 @@ def plain_target(target: object) -> dict[str, Any]:
 
 
 def plain_args(args: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Give a Call's arguments as plain data."""
+    """Return a Call's arguments as plain data."""
     if args is None:
         return None
     return {

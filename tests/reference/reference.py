@@ -7,14 +7,18 @@ began. A fault that interpreter and compiler share is a disagreement with this f
 A tree is a dict: `kind`, `name` (or None), `merge`, `capture_key`. A block has `parallel`,
 `children` and, at the root, `inputs` (name, then a default if there is one); a loop `children`,
 `until`, `most`, `keeps` and `skips`; a gate `child`, `question` and `words`; a step `prompt`,
-`system` (or None) and `structured`, which makes a form with two fields of its answer; a call
-`target` and `args` (or None).
+`system` (or None) and `structured`, which makes a form with two fields of its answer; with `tools`
+(names) it may go `rounds` times through tools before it answers; a call has `target` and `args` (or
+None).
 
 A text is a dict too: {"kind": "literal", "text"}, {"kind": "template", "text", "defaults"} or
 {"kind": "function", "parts", "defaults", "declared"}, where a part says something about the run
 and `declared` that its reads come first. So are an argument ({"kind": "value", "value"} or a
 template), `until` ({"key"}, or {"of", "count", "under"}) and a call's target ({"gives", "keys",
 "defaults", "counter", "declared"}, or {"form", "asks"}).
+
+`parallel` is True, False or "threads". Steps, calls and loops have `reads`: the keys that they are
+known to read, or "*" where they may read any.
 """
 
 from __future__ import annotations
@@ -29,6 +33,8 @@ from typing import Any
 Tree = Mapping[str, Any]
 Line = tuple[str, str]
 Answer = Callable[[str, list[Line]], str]
+Beside = Callable[[str, list[Line], bool], Mapping[str, Any]]
+ToolCalls = Callable[[str, list[Line], Sequence[str]], Sequence[tuple[str, str]]]
 
 
 class Failed(Exception):
@@ -54,7 +60,7 @@ class Copy:
     written: list[str] = field(default_factory=list)
 
     def fork(self) -> Copy:
-        """Give a copy that can be written without this one changing."""
+        """Return a copy that can be written without this one changing."""
         return Copy(list(self.lines), list(self.origins), dict(self.outputs))
 
     def add(self, role: str, text: str, origin: str | None) -> None:
@@ -79,8 +85,11 @@ class Run:
 
     inputs: Mapping[str, Any]
     answer: Answer
+    beside: Beside
     draw: Callable[[str, int], str]
     one_by_one: bool = False
+    tool_calls: ToolCalls = lambda path, seen, tools: ()
+    more: dict[str | None, Mapping[str, Any]] = field(default_factory=dict)
     saw: dict[str, list[Line]] = field(default_factory=dict)
     calls: dict[str, tuple[str, str]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
@@ -94,23 +103,29 @@ def run(
     inputs: Mapping[str, Any],
     answer: Answer,
     *,
+    beside: Beside = lambda path, seen, structured: {},
     draw: Callable[[str, int], str] = lambda path, n: f"{path}#{n}",
+    tool_calls: ToolCalls = lambda path, seen, tools: (),
     one_by_one: bool = False,
 ) -> dict[str, Any]:
-    """Give what a run of the tree leaves: messages, outputs, and what happened on the way.
+    """Return what a run of the tree leaves: messages, outputs, and what happened on the way.
 
     Keys: `messages`, `origins` (the path that made each and a number, None for those given),
+    `beside` (what an answer has beside its text, which stays with its line; None for other lines),
     `outputs`; in the order of the tree `saw` (path to lines), `calls` (path to prompt and response
-    of answered steps), `done` (path to "call" and its result, or "gate" and what was decided) and
-    `failed` (path to type of error); `exhausted`, the paths of loops that never held; and `error`:
-    None, or its `type`, innermost `path` and the paths `noted`. `draw` gives the n-th random text
-    that the function at a path gets. With `one_by_one` children of a parallel block wait for each
-    other, and none starts after a failure.
+    of answered steps), `done` (path to "call" and its result, or "gate" and what was decided; a
+    step with tools is a call, and so is each of its tools) and `failed` (path to type of error);
+    `exhausted`, the paths of loops that never held; and `error`:
+    None, or its `type`, innermost `path` and the paths `noted`. The argument `beside` says of a
+    path, the lines that its model saw, and whether it was asked for a form, what the answer had
+    beside its text; `tool_calls` which tools of a step it called, each with a text. `draw` gives
+    the n-th random text that the function at a path gets. With `one_by_one` children of a parallel
+    block wait for each other, and none starts after a failure.
     """
     root = tree["name"] or ("pipeline" if tree["kind"] == "block" else f"{tree['kind']}_01")
     given = Copy(list(messages), [None] * len(messages))
     world = given.fork()
-    now = Run(inputs, answer, draw, one_by_one)
+    now = Run(inputs, answer, beside, draw, one_by_one, tool_calls)
     error = None
     try:
         now.inputs = known_inputs(tree, root, inputs)
@@ -121,6 +136,7 @@ def run(
     return {
         "messages": world.lines,
         "origins": world.origins,
+        "beside": [now.more.get(origin) for origin in world.origins],
         "outputs": world.outputs,
         "saw": now.saw,
         "calls": now.calls,
@@ -132,12 +148,12 @@ def run(
 
 
 def name_of(node: Tree, number: int) -> str:
-    """Give a child's name, or one by its position."""
+    """Return a child's name, or one by its position."""
     return str(node["name"] or f"{node['kind']}_{number:02d}")
 
 
 def known_inputs(tree: Tree, root: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the run's inputs with the defaults of those left out."""
+    """Return the run's inputs with the defaults of those left out."""
     found = dict(given)
     for declared in tree.get("inputs", ()):
         if declared[0] in found:
@@ -148,47 +164,91 @@ def known_inputs(tree: Tree, root: str, given: Mapping[str, Any]) -> dict[str, A
     return found
 
 
-def run_node(node: Tree, path: str, world: Copy, now: Run) -> None:
-    """Run a node on a fork of the world, then write into the world what its merge lets out."""
+def run_node(node: Tree, path: str, world: Copy, now: Run) -> bool:
+    """Run a node on a fork of the world, then write into the world what its merge lets out.
+
+    It is true where a no ended the run: then a node without an answer lets nothing out.
+    """
     mine = world.fork()
     mark = len(mine.lines)
-    WORK[node["kind"]](node, path, mine, now)
+    ended = bool(WORK[node["kind"]](node, path, mine, now))
     made = list(zip(mine.lines[mark:], mine.origins[mark:], strict=True))
     answered = [entry for entry in made if entry[0][0] == "assistant"]
-    nothing_left = node["kind"] == "gate" and not made
+    nothing_left = (node["kind"] == "gate" and not made) or (
+        ended and node["merge"] == "last_response" and not answered
+    )
     mode = "none" if nothing_left else node["merge"]
     kept = chosen(mode, made, answered, path)
     world.take(mine)
-    if node["capture_key"] is not None and node["kind"] not in ("call", "gate"):
+    captures = node["capture_key"] is not None and node["kind"] not in ("call", "gate")
+    if captures and not (ended and not answered):
         if not answered:
             raise Failed("ValueError", path)
         text = answered[-1][0][1]
         world.write(node["capture_key"], json.loads(text) if structured(node) else text)
     for (role, text), origin in kept:
         world.add(role, text, origin)
+    return ended
 
 
 def structured(node: Tree) -> bool:
-    """Say whether a node is a step whose answer has fields."""
+    """Return whether a node is a step whose answer has fields."""
     return node["kind"] == "step" and bool(node["structured"])
 
 
-def run_in_order(node: Tree, path: str, mine: Copy, now: Run) -> None:
-    """Run children one after the other."""
+def run_in_order(node: Tree, path: str, mine: Copy, now: Run) -> bool:
+    """Run children one after the other, until one ends the run."""
     for number, child in enumerate(node["children"], start=1):
-        run_node(child, f"{path}/{name_of(child, number)}", mine, now)
+        if run_node(child, f"{path}/{name_of(child, number)}", mine, now):
+            return True
+    return False
 
 
-def run_block(node: Tree, path: str, mine: Copy, now: Run) -> None:
+def run_block(node: Tree, path: str, mine: Copy, now: Run) -> bool:
     """Run children in order, or side by side."""
-    if node["parallel"]:
-        run_side_by_side(node, path, mine, now)
-    else:
-        run_in_order(node, path, mine, now)
+    children = list(enumerate(node["children"], start=1))
+    if node["parallel"] is True:
+        return run_side_by_side(children, path, mine, now)
+    if node["parallel"] != "threads":
+        return run_in_order(node, path, mine, now)
+    ended = False
+    while children and not ended:
+        together = beside_each_other(children)
+        if together == 1:
+            number, child = children[0]
+            ended = run_node(child, f"{path}/{name_of(child, number)}", mine, now)
+        else:
+            ended = run_side_by_side(children[:together], path, mine, now)
+        children = children[together:]
+    return ended
+
+
+def beside_each_other(children: Sequence[tuple[int, Tree]]) -> int:
+    """Count the first children that leave no lines and cannot tell who of them came first."""
+    written: set[str] = set()
+    for count, (_, child) in enumerate(children):
+        reads, writes, plain = about(child)
+        apart = child["merge"] != "none" or not plain
+        if count and (apart or written & set(reads) or ("*" in reads and written)):
+            return count
+        if apart:
+            return 1
+        written |= set(writes)
+    return len(children)
+
+
+def about(node: Tree) -> tuple[list[str], list[str], bool]:
+    """Return the keys that a node reads ("*" for any) and writes, and whether it has no gate."""
+    inside = [*node.get("children", ()), *([node["child"]] if "child" in node else [])]
+    found = [about(one) for one in inside]
+    reads = [*node.get("reads", ()), *(key for one in found for key in one[0])]
+    writes = [key for one in found for key in one[1]]
+    writes += [] if node["capture_key"] is None else [node["capture_key"]]
+    return reads, writes, node["kind"] != "gate" and all(one[2] for one in found)
 
 
 def chosen(mode: str, made: list[Any], answered: list[Any], path: str) -> list[Any]:
-    """Give the lines that a merge mode lets out."""
+    """Return the lines that a merge mode lets out."""
     if mode == "all_messages":
         return made
     if mode == "last_response":
@@ -198,17 +258,18 @@ def chosen(mode: str, made: list[Any], answered: list[Any], path: str) -> list[A
     return []
 
 
-def run_side_by_side(node: Tree, path: str, mine: Copy, now: Run) -> None:
+def run_side_by_side(children: Sequence[tuple[int, Tree]], path: str, mine: Copy, now: Run) -> bool:
     """Run children on the state at entry, all to their end; then raise, or merge in order."""
     entry = mine.fork()
     worlds: list[Copy] = []
     failures: list[Failed] = []
-    for number, child in enumerate(node["children"], start=1):
+    ended = False
+    for number, child in children:
         if failures and now.one_by_one:
             break
         world = entry.fork()
         try:
-            run_node(child, f"{path}/{name_of(child, number)}", world, now)
+            ended |= run_node(child, f"{path}/{name_of(child, number)}", world, now)
         except Failed as failure:
             failures.append(failure)
         worlds.append(world)
@@ -220,23 +281,26 @@ def run_side_by_side(node: Tree, path: str, mine: Copy, now: Run) -> None:
         for (role, text), origin in zip(world.lines[mark:], world.origins[mark:], strict=True):
             mine.add(role, text, origin)
         mine.take(world)
+    return ended
 
 
-def run_loop(node: Tree, path: str, mine: Copy, now: Run) -> None:
+def run_loop(node: Tree, path: str, mine: Copy, now: Run) -> bool:
     """Run the children again and again, on what is there by then, until it is enough."""
     if node["skips"] and enough(node["until"], path, mine):
-        return
+        return False
     for number in range(1, node["most"] + 1):
-        run_in_order(node, f"{path}/iteration_{number:02d}", mine, now)
+        if run_in_order(node, f"{path}/iteration_{number:02d}", mine, now):
+            return True
         if enough(node["until"], path, mine):
-            return
+            return False
     now.exhausted.append(path)
     if not node["keeps"]:
         raise Failed("RuntimeError", path)
+    return False
 
 
 def enough(until: Tree, path: str, mine: Copy) -> bool:
-    """Say whether a loop ends."""
+    """Return whether a loop ends."""
     if "key" in until:
         value = mine.outputs.get(until["key"])
         if value is None or isinstance(value, bool):
@@ -258,32 +322,37 @@ def enough(until: Tree, path: str, mine: Copy) -> bool:
 
 
 def digest(path: str, lines: Sequence[Line], outputs: Mapping[str, Any]) -> str:
-    """Give eight hexadecimal digits of what is seen at a path."""
+    """Return eight hexadecimal digits of what is seen at a path."""
     told = json.dumps([path, [list(line) for line in lines], dict(outputs)], sort_keys=True)
     return hashlib.blake2b(told.encode(), digest_size=4).hexdigest()
 
 
-def run_gate(node: Tree, path: str, mine: Copy, now: Run) -> None:
+def run_gate(node: Tree, path: str, mine: Copy, now: Run) -> bool:
     """Run the child apart, and let in what is decided about it."""
     child = node["child"]
     held = Copy(list(mine.lines), list(mine.origins), dict(mine.outputs))
     mark = len(held.lines)
-    run_node(child, f"{path}/{name_of(child, 1)}", held, now)
+    if run_node(child, f"{path}/{name_of(child, 1)}", held, now):
+        return True  # nobody is asked any more, so nothing of it is let in
     lines, origins = held.lines[mark:], held.origins[mark:]
     values = {key: held.outputs[key] for key in held.written}
     answered = [at for at, (role, _) in enumerate(lines) if role == "assistant"]
     own = child["capture_key"] if child["kind"] != "gate" else None
     seen = digest(f"{path}?{node['question']}", lines, values)
     word = node["words"][int(seen, 16) % len(node["words"])]
-    text = json.dumps({"edited": seen}) if structured(child) else f"edited {seen}"
+    as_json = structured(child) or not isinstance(values.get(own or "", ""), str)
+    text = json.dumps({"edited": seen}) if as_json else f"edited {seen}"
     has_text = bool(answered) or own in values
     verdict = judged(word, seen, sorted(values), path, text=text if has_text else None)
     now.done[path] = ("gate", verdict)
     if "text" in verdict:
         if own in values:
-            values[own] = json.loads(text) if structured(child) else text
+            values[own] = json.loads(text) if as_json else text
         if answered:
             lines[answered[-1]] = ("assistant", verdict["text"])
+            edited = origins[answered[-1]]
+            if edited in now.more:  # thoughts are a part of the content, which is another now
+                now.more[edited] = {**now.more[edited], "thoughts": []}
     values.update(verdict.get("outputs", {}))
     if verdict["decision"] != "reject":
         for entry, origin in zip(lines, origins, strict=True):
@@ -293,12 +362,13 @@ def run_gate(node: Tree, path: str, mine: Copy, now: Run) -> None:
     if node["capture_key"] is not None:
         said = {"decision": verdict["decision"], "feedback": verdict["feedback"]}
         mine.write(node["capture_key"], said)
+    return bool(node["stops"]) and verdict["decision"] == "reject"
 
 
 def judged(
     word: str, seen: str, keys: Sequence[str], path: str, *, text: str | None
 ) -> dict[str, Any]:
-    """Give what a word decides about what is shown; `text` is what an edit would put there."""
+    """Return what a word decides about what is shown; `text` is what an edit would put there."""
     if word == "raise":
         raise Failed("ToldToFail", path)
     if word == "odd":
@@ -342,7 +412,7 @@ def run_call(node: Tree, path: str, mine: Copy, now: Run) -> None:
 
 
 def arguments(args: Mapping[str, Tree], path: str, mine: Copy, now: Run) -> dict[str, Any]:
-    """Give the arguments: a template that is one place is the value itself, else it is text."""
+    """Return the arguments: a template that is one place is the value itself, else it is text."""
     found: dict[str, Any] = {}
     for name, arg in args.items():
         if arg["kind"] == "value":
@@ -364,7 +434,7 @@ def arguments(args: Mapping[str, Tree], path: str, mine: Copy, now: Run) -> dict
 
 
 def given_by(target: Tree, given: Any, path: str, mine: Copy, now: Run) -> Any:
-    """Give what a function gives, on copies of what it sees."""
+    """Return what a function gives, on copies of what it sees."""
     seen, count = digest(path, mine.lines, mine.outputs), len(mine.lines)
 
     def counted() -> int:
@@ -401,7 +471,7 @@ def given_by(target: Tree, given: Any, path: str, mine: Copy, now: Run) -> Any:
 
 
 def asked(path: str, now: Run) -> list[str]:
-    """Give what the model says to two questions of a function; the last one is what it saw."""
+    """Return what the model says to two questions of a function; the last one is what it saw."""
     answers: list[str] = []
     for question in ("First?", "And after {}?"):
         now.saw[path] = [("user", question.format(*answers))]
@@ -410,7 +480,7 @@ def asked(path: str, now: Run) -> list[str]:
 
 
 def spoken(target: Tree, mine: Copy) -> tuple[Any, list[Line]]:
-    """Give the value and the new lines of what answers with messages."""
+    """Return the value and the new lines of what answers with messages."""
     text = f"spoken {digest('', mine.lines, {})}"
     said = [("user", "And?")] if target["asks"] and target["form"] != "one" else []
     value = {"score": [len(mine.lines)]} if target["form"] == "mapping" else text
@@ -418,14 +488,14 @@ def spoken(target: Tree, mine: Copy) -> tuple[Any, list[Line]]:
 
 
 def as_text(value: Any) -> str:
-    """Give text as it is, nothing as nothing, and all else as JSON."""
+    """Return text as it is, nothing as nothing, and all else as JSON."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def value_of(key: str, defaults: Mapping[str, Any], path: str, mine: Copy, now: Run) -> Any:
-    """Give an input, else an output, else its default; without any the node fails."""
+    """Return an input, else an output, else its default; without any the node fails."""
     value = now.inputs[key] if key in now.inputs else mine.outputs.get(key)
     if value is None or (isinstance(value, str) and not value.strip()):
         if key not in defaults:
@@ -436,17 +506,17 @@ def value_of(key: str, defaults: Mapping[str, Any], path: str, mine: Copy, now: 
 
 def run_step(node: Tree, path: str, mine: Copy, now: Run) -> None:
     """Ask once, with the system text in front and the prompt behind; write prompt and answer."""
-    view = list(mine.lines)
-    if node["system"] is not None:
-        view.insert(0, ("system", text_of(node["system"], path, mine, now)))
-    prompt = text_of(node["prompt"], path, mine, now)
-    view.append(("user", prompt))
-    now.saw[path] = list(view)
-    try:
-        response = now.answer(path, view)
-    except Exception as error:  # noqa: BLE001  (whatever a model raises)
-        now.failed[path] = type(error).__name__
-        raise Failed(type(error).__name__, path) from None
+    if node.get("tools"):
+        if node["system"] is not None:  # made before the execution is on record
+            text_of(node["system"], path, mine, now)
+        try:
+            run_with_tools(node, path, mine, now)
+        except Failed as failure:  # its execution is on record, from the prompt on
+            now.failed[path] = failure.kind
+            raise
+        return
+    prompt, view = shown_to_model(node, path, mine, now)
+    response = answered_by(path, view, now)
     if not response.strip():
         now.failed[path] = "ValueError"
         raise Failed("ValueError", path)
@@ -454,11 +524,72 @@ def run_step(node: Tree, path: str, mine: Copy, now: Run) -> None:
         form = {"said": response, "seen": len(view)}
         response = json.dumps(form, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     now.calls[path] = (prompt, response)
+    now.more[f"{path}/1"] = now.beside(path, view, bool(node["structured"]))
     mine.add("user", prompt, f"{path}/0")
     mine.add("assistant", response, f"{path}/1")
 
 
-WORK: Mapping[str, Callable[[Tree, str, Copy, Run], None]] = {
+def shown_to_model(node: Tree, path: str, mine: Copy, now: Run) -> tuple[str, list[Line]]:
+    """Return a step's prompt, and all that its model is shown."""
+    view = list(mine.lines)
+    if node["system"] is not None:
+        view.insert(0, ("system", text_of(node["system"], path, mine, now)))
+    prompt = text_of(node["prompt"], path, mine, now)
+    return prompt, [*view, ("user", prompt)]
+
+
+def answered_by(path: str, view: list[Line], now: Run) -> str:
+    """Return what the model says to what it is shown."""
+    now.saw[path] = list(view)
+    try:
+        return now.answer(path, view)
+    except Exception as error:  # noqa: BLE001  (whatever a model raises)
+        now.failed[path] = type(error).__name__
+        raise Failed(type(error).__name__, path) from None
+
+
+def run_with_tools(node: Tree, path: str, mine: Copy, now: Run) -> None:
+    """Ask until an answer calls no tool; all that was said on the way is made by the step."""
+    prompt, view = shown_to_model(node, path, mine, now)
+    made: list[Line] = [("user", prompt)]
+    executed = 0
+    for number in range(node["rounds"] + 1):
+        seen = [*view, *made[1:]]
+        response = answered_by(path, seen, now)
+        calls = now.tool_calls(path, seen, node["tools"])
+        about = {**now.beside(path, seen, True), "calls": [name for name, _ in calls]}
+        now.more[f"{path}/{len(made)}"] = about
+        made.append(("assistant", response))
+        if not calls and response.strip():
+            break
+        if not calls or number == node["rounds"]:
+            raise Failed("ValueError", path)
+        for name, text in calls:
+            executed += 1
+            at = f"{path}/tool_{executed:02d}"
+            made.append(("tool", told_by(name, text, node["tools"], at, now)))
+    now.done[path] = ("call", response)
+    for number, (role, text) in enumerate(made):
+        mine.add(role, text, f"{path}/{number}")
+
+
+def told_by(name: str, text: str, tools: Sequence[str], path: str, now: Run) -> str:
+    """Return what the model reads of a tool; what is no tool of the step is not executed."""
+    if name not in tools:
+        return f"Error: there is no tool {name!r}; there are: {', '.join(tools)}"
+    half = len(text) // 2
+    found, status = {
+        "measure": (str(len(text)), "success"),
+        "turn": ("".join(reversed(text)), "success"),
+        "part": (f"{text[:half]}\n{text[half:]}", "success"),
+        "look_up": (f'{{"größe": ["{text}"]}}', "success"),
+        "refuse": (f"ToldToFail: nothing is known of {text}", "error"),
+    }[name]
+    now.done[path] = ("call", {"content": found, "status": status})
+    return found
+
+
+WORK: Mapping[str, Callable[[Tree, str, Copy, Run], bool | None]] = {
     "step": run_step,
     "block": run_block,
     "loop": run_loop,
@@ -468,7 +599,7 @@ WORK: Mapping[str, Callable[[Tree, str, Copy, Run], None]] = {
 
 
 def text_of(text: Tree, path: str, mine: Copy, now: Run) -> str:
-    """Give a prompt's or a system's text; blank text is a failure."""
+    """Return a prompt's or a system's text; blank text is a failure."""
 
     def read(key: str) -> str:
         return as_text(value_of(key, text["defaults"], path, mine, now))
@@ -485,7 +616,7 @@ def text_of(text: Tree, path: str, mine: Copy, now: Run) -> str:
 
 
 def told(text: Tree, path: str, mine: Copy, now: Run, read: Callable[[str], str]) -> str:
-    """Give what a prompt function says: what it declares is read first, then it speaks."""
+    """Return what a prompt function says: what it declares is read first, then it speaks."""
     parts = text["parts"]
     if text["declared"]:
         for kind, *rest in parts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,14 @@ from tests.reference import reference
 from tests.reference.plain import plain, plain_text
 from tests.reference.reference import Line, fill, run
 
-from mergepoint.testing.told import Told
-from mergepoint.tree.block import Block, Input
-from mergepoint.tree.step import Step
-from mergepoint.tree.template import Template
+from mergepoint.testing.test_values import Told
+from mergepoint.tree.leaves import Step
+from mergepoint.tree.nodes import Block, Input
+from mergepoint.tree.prompts import Template
 
 
 def step(text: str, **fields: Any) -> dict[str, Any]:
-    """Give a step as plain data."""
+    """Return a step as plain data."""
     prompt = fields.pop("prompt", {"kind": "literal", "text": text})
     shared = {"name": None, "merge": "all_messages", "capture_key": None}
     rest = {"system": None, "structured": False}
@@ -27,7 +28,7 @@ def step(text: str, **fields: Any) -> dict[str, Any]:
 
 
 def block(*children: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """Give a block as plain data."""
+    """Return a block as plain data."""
     shared = {"name": None, "merge": "all_messages", "capture_key": None, "parallel": False}
     return {"kind": "block", **shared, "children": list(children), **fields}
 
@@ -202,13 +203,16 @@ def test_a_tree_of_the_library_becomes_plain_data() -> None:
     )
     found = plain(tree)
     assert found["inputs"] == [["topic"], ["level", 1]]
-    assert found["children"][0] == step(
-        "A",
-        name="a",
-        merge="none",
-        capture_key="k",
-        system={"kind": "template", "text": "{{ k }}", "defaults": {}},
-    )
+    assert found["children"][0] == {
+        **step(
+            "A",
+            name="a",
+            merge="none",
+            capture_key="k",
+            system={"kind": "template", "text": "{{ k }}", "defaults": {}},
+        ),
+        "reads": ["k"],
+    }
     inner = found["children"][1]
     assert inner["parallel"]
     told = {"kind": "function", "parts": [["read", "x"]], "defaults": {"x": "-"}, "declared": True}
@@ -219,3 +223,57 @@ def test_a_function_that_cannot_be_read_is_refused() -> None:
     """The converter does not guess what a function would say."""
     with pytest.raises(TypeError, match="use Told"):
         plain_text(lambda ctx: "x")
+
+
+def with_tools(*rounds: list[tuple[str, str]], most: int = 3, **fields: Any) -> dict[str, Any]:
+    """Run a step with two tools that calls these in its rounds, and answers then."""
+
+    def called(path: str, seen: list[Line], tools: Sequence[str]) -> list[tuple[str, str]]:
+        number = sum(role == "assistant" for role, _ in seen)
+        return rounds[number] if number < len(rounds) else []
+
+    tree = step("Go.", tools=["measure", "refuse"], rounds=most, **fields)
+    answer = lambda path, seen: f"{len(seen)}"  # noqa: E731
+    return run(tree, [("user", "Hi.")], {}, answer, tool_calls=called)
+
+
+def test_a_step_with_tools_makes_all_that_is_said() -> None:
+    """Prompt, answers and results in order; an error and an unknown tool are results too."""
+    found = with_tools([("measure", "abc"), ("refuse", "x")], [("turn", "y")], capture_key="k")
+    assert found["messages"] == [
+        ("user", "Hi."),
+        ("user", "Go."),
+        ("assistant", "2"),
+        ("tool", "3"),
+        ("tool", "ToldToFail: nothing is known of x"),
+        ("assistant", "5"),
+        ("tool", "Error: there is no tool 'turn'; there are: measure, refuse"),
+        ("assistant", "7"),
+    ]
+    assert found["origins"][-1] == "step_01/6"
+    assert found["outputs"] == {"k": "7"}
+    assert found["done"] == {
+        "step_01/tool_01": ("call", {"content": "3", "status": "success"}),
+        "step_01/tool_02": (
+            "call",
+            {"content": "ToldToFail: nothing is known of x", "status": "error"},
+        ),
+        "step_01": ("call", "7"),
+    }
+
+
+def test_a_step_that_goes_on_calling_tools_fails() -> None:
+    """Behind its last round; what was executed is on record."""
+    found = with_tools([("measure", "a")], [("measure", "b")], most=1)
+    assert found["error"] == {"type": "ValueError", "path": "step_01", "noted": []}
+    assert (found["failed"], list(found["done"])) == (
+        {"step_01": "ValueError"},
+        ["step_01/tool_01"],
+    )
+    assert found["messages"] == [("user", "Hi.")]
+
+
+def test_only_the_answer_of_a_step_with_tools_leaves_by_last_response() -> None:
+    """The exchange with tools is dropped, as a prompt is."""
+    found = with_tools([("measure", "a")], merge="last_response")
+    assert found["messages"] == [("user", "Hi."), ("assistant", "4")]
