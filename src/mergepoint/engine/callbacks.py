@@ -40,6 +40,7 @@ from mergepoint.journal.store import Journal, MemoryJournal
 from mergepoint.journal.writer import append_record
 from mergepoint.models.budget import BudgetLedger, BudgetSource, NestedBudget
 from mergepoint.models.call import CALL
+from mergepoint.models.cancellation import CHECK
 from mergepoint.models.instrument import SCOPED
 from mergepoint.models.responses import cut_off
 from mergepoint.models.scope import SCOPE
@@ -457,7 +458,8 @@ class PulledEvents:
             with self._changed:
                 self._stopped = True
                 self._changed.notify_all()
-            thread.join()
+            while thread.is_alive():
+                thread.join(CHECK)
         if self._error is not None:
             raise self._error
 
@@ -473,7 +475,8 @@ class PulledEvents:
 
     def _next(self) -> Event | None:
         with self._changed:
-            self._changed.wait_for(lambda: self._heard or self._done)
+            while not self._changed.wait_for(lambda: self._heard or self._done, CHECK):
+                pass  # the pause between two waits is when Python runs signal handlers
             event = self._heard.popleft() if self._heard else None
             self._changed.notify_all()
             return event

@@ -25,6 +25,7 @@ from mergepoint.engine.facts import (
     unused_run_id,
 )
 from mergepoint.engine.gates import adecide, decide
+from mergepoint.models.cancellation import result_of, wait_all
 from mergepoint.models.identity import ChatModel, View
 from mergepoint.models.pricing import Price
 from mergepoint.tree.decision import Decision, Question
@@ -170,8 +171,12 @@ def _run_in_threads(
         futures = [
             threads.submit(copy_context().run, work, position) for position in range(len(branches))
         ]
-        for future in futures:
-            future.result()
+        try:
+            for future in futures:
+                result_of(future)
+        finally:
+            # Also after Ctrl-C: the end of the pool would wait without looking at a second one.
+            wait_all(futures)
 
 
 async def _coroutine(branch: Branch) -> Messages:

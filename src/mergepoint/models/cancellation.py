@@ -17,6 +17,7 @@ from collections.abc import (
     Iterable,
     Iterator,
 )
+from concurrent.futures import CancelledError, Future
 from contextlib import AsyncExitStack, contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
@@ -29,6 +30,13 @@ from mergepoint.core.errors import CallTimeout, StepError
 T = TypeVar("T")
 
 GRACE = 30.0
+CHECK = 0.5
+"""Seconds after which a waiting main thread wakes, so that Python runs its signal handlers.
+
+A Ctrl-C that arrives just before an endless wait begins does not end it: Python runs handlers when
+the thread wakes, and nothing wakes it. 4 of 60 calls that pressed Ctrl-C at once waited until their
+timeout.
+"""
 _LAST_WORDS = 1.0  # seconds for a dropped call to close its connection
 
 
@@ -259,11 +267,11 @@ class HelperThread:
         started = time.monotonic()
         self._helper.put((partial(self._context.run, work), self._done, last))
         while True:
-            left = _LOOK if self._left is None else started + self._left - time.monotonic()
+            left = CHECK if self._left is None else started + self._left - time.monotonic()
             try:
-                value, error = self._done.get(timeout=max(0.0, min(_LOOK, left)))
+                value, error = self._done.get(timeout=max(0.0, min(CHECK, left)))
             except Empty:
-                if left <= _LOOK and self._left is not None:
+                if left <= CHECK and self._left is not None:
                     raise self._limits.overdue() from None
             else:
                 break
@@ -277,10 +285,6 @@ class HelperThread:
         """Release the thread after one last function."""
         self._helper.put((partial(self._context.run, last or _nothing), self._done, True))
 
-
-# A Ctrl-C that comes just before the wait begins does not end it: Python looks at signals when it
-# wakes. 4 of 60 calls that pressed it at once waited until their timeout.
-_LOOK = 0.5  # seconds between two looks
 
 _Helper = SimpleQueue[tuple[Callable[[], Any], SimpleQueue[Any], bool]]
 _IDLE: list[_Helper] = []
@@ -308,6 +312,21 @@ def _work(asked: _Helper) -> None:
 
 def _nothing() -> None:
     pass
+
+
+def result_of(future: Future[T]) -> T:
+    """Return a future's result, or raise its error; Ctrl-C ends the wait (see CHECK)."""
+    wait_all([future])
+    return future.result()
+
+
+def wait_all(futures: Iterable[Future[Any]]) -> None:
+    """Wait until all futures are done; Ctrl-C ends the wait (see CHECK)."""
+    # concurrent.futures.wait() takes no notice of a future that was cancelled before it ran.
+    for future in futures:
+        while not future.done():
+            with contextlib.suppress(CancelledError, TimeoutError):
+                future.exception(CHECK)
 
 
 class Stopwatch:

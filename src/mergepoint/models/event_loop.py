@@ -18,6 +18,8 @@ from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
+from mergepoint.models.cancellation import result_of, wait_all
+
 T = TypeVar("T")
 
 _CLEANUP = 2.0  # seconds for work to end after the second Ctrl-C
@@ -38,7 +40,7 @@ def run_sync(work: Coroutine[Any, Any, T]) -> T:
     job = _Job(work)
     try:
         job.start(_LOOPS.at(_DEPTH.get()))
-        return job.done.result()
+        return result_of(job.done)
     except CancelledError:
         raise asyncio.CancelledError from None
     except BaseException:
@@ -71,9 +73,7 @@ class _Job(Generic[T]):
             return
         try:
             loop.call_soon_threadsafe(self._cancel)
-            self.done.exception()
-        except CancelledError:
-            return
+            wait_all([self.done])
         except BaseException:
             loop.call_soon_threadsafe(self._cancel)
             with suppress(CancelledError, TimeoutError):
