@@ -55,13 +55,13 @@ if TYPE_CHECKING:
     from mergepoint.session.entries import StepCategory as StepCategory
     from mergepoint.session.entries import StepType as StepType
     from mergepoint.session.entries import WorkingStep as WorkingStep
-    from mergepoint.session.file import open_session as open_session
-    from mergepoint.session.session import SessionMemory as SessionMemory
-    from mergepoint.session.turns import Reply as Reply
-    from mergepoint.session.turns import TurnRunner as TurnRunner
-    from mergepoint.session.turns import arun_turn as arun_turn
-    from mergepoint.session.turns import cancel_turn as cancel_turn
-    from mergepoint.session.turns import run_turn as run_turn
+    from mergepoint.session.file_sessions import open_session as open_session
+    from mergepoint.session.session_memory import SessionMemory as SessionMemory
+    from mergepoint.session.turn_runner import Reply as Reply
+    from mergepoint.session.turn_runner import TurnRunner as TurnRunner
+    from mergepoint.session.turn_runner import arun_turn as arun_turn
+    from mergepoint.session.turn_runner import cancel_turn as cancel_turn
+    from mergepoint.session.turn_runner import run_turn as run_turn
     from mergepoint.streams.context import BlockContext as BlockContext
     from mergepoint.streams.params import Params as Params
     from mergepoint.streams.recipe import Recipe as Recipe
@@ -212,9 +212,9 @@ _HOMES = {
     "mergepoint.report.svg": "to_mermaid to_svg",
     "mergepoint.running": "arun astream compile_graph run stream",
     "mergepoint.session.entries": "Fact SessionMessage StepCategory StepType WorkingStep",
-    "mergepoint.session.file": "open_session",
-    "mergepoint.session.session": "SessionMemory",
-    "mergepoint.session.turns": "Reply TurnRunner arun_turn cancel_turn run_turn",
+    "mergepoint.session.file_sessions": "open_session",
+    "mergepoint.session.session_memory": "SessionMemory",
+    "mergepoint.session.turn_runner": "Reply TurnRunner arun_turn cancel_turn run_turn",
     "mergepoint.streams.context": "BlockContext",
     "mergepoint.streams.params": "Params",
     "mergepoint.streams.recipe": "Recipe Stage",

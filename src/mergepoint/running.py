@@ -30,7 +30,7 @@ from mergepoint.engine.compiler import Form, Returns
 from mergepoint.engine.compiler import compile_graph as compile_tree
 from mergepoint.engine.generation import TreeRun
 from mergepoint.engine.result import Result, TreeOptions
-from mergepoint.journal.store import Store
+from mergepoint.journal.stores import Store
 from mergepoint.models.event_loop import run_sync
 from mergepoint.models.identity import ChatModel, View
 from mergepoint.models.pricing import Price

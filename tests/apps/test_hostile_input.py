@@ -20,7 +20,7 @@ from tests.apps.command import command
 from mergepoint import Block, Budget, Call, Gate, Loop, Step, Template, compile_graph, interpret
 from mergepoint.core.errors import MergepointError
 from mergepoint.engine.generation import run_generation
-from mergepoint.journal.file import FileStore
+from mergepoint.journal.file_journal import FileStore
 from mergepoint.journal.lines import JournalError, encode
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.tree.load import resolve_target

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.apps.command import line, process
 
-from mergepoint.journal.file import FileStore
+from mergepoint.journal.file_journal import FileStore
 from mergepoint.testing.server import Body, ModelServer, ServerReply
 
 CALLS = 42

@@ -30,7 +30,8 @@ for name in mergepoint.__all__:
 LOCKS = """\
 import os, sys
 from pathlib import Path
-from mergepoint.journal.lines import is_locked, lock_file, open_lockable, open_locked, remove_locked
+from mergepoint.journal.file_locks import is_locked, lock_file, open_lockable
+from mergepoint.journal.file_locks import open_locked, remove_locked
 from mergepoint.journal.lines import JournalError
 path = Path("x")
 first = open_locked(path)

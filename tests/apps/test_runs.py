@@ -16,8 +16,8 @@ import pytest
 from tests.apps.command import command, completions, line, on_terminal, plain, process
 
 from mergepoint.apps.cli.runs import put_records
-from mergepoint.journal.file import FileJournal
-from mergepoint.journal.follow import FileTail
+from mergepoint.journal.file_journal import FileJournal
+from mergepoint.journal.line_logs import FileTail
 
 PATHS = ["essay/draft", "essay/threads/first", "essay/threads/second", "essay/consensus"]
 

@@ -16,7 +16,7 @@ from tests.apps.command import Outcome, command, completions, process
 from tests.journal.places import Place, place_of
 
 from mergepoint.core.errors import install_command
-from mergepoint.journal.sql import SqlStore
+from mergepoint.journal.sql_journal import SqlStore
 
 PATHS = ["essay/draft", "essay/threads/first", "essay/threads/second", "essay/consensus"]
 

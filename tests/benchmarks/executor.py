@@ -17,7 +17,7 @@ from tests.benchmarks.timing import Times
 from mergepoint.aio.map import mapped
 from mergepoint.aio.stream import from_iterable
 from mergepoint.engine.callbacks import Recorder
-from mergepoint.journal.store import MemoryJournal
+from mergepoint.journal.stores import MemoryJournal
 from mergepoint.models.budget import BudgetLedger
 from mergepoint.streams.executor import RecipeExecutor
 from mergepoint.streams.model_calls import Passing, asker_of

@@ -18,8 +18,9 @@ from mergepoint.core.state import MergeMode
 from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.compiler import Form, compile_graph
 from mergepoint.engine.facts import RUN_ID
-from mergepoint.journal.file import FileJournal, RunHeader, read_journal
+from mergepoint.journal.file_journal import FileJournal, read_journal
 from mergepoint.journal.records import CallRecord
+from mergepoint.journal.stores import RunHeader
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block
 from mergepoint.tree.prompts import Template

@@ -33,9 +33,9 @@ from mergepoint import (
     run_generation,
 )
 from mergepoint.engine.compiler import Graph
-from mergepoint.journal.open_store import store_at
-from mergepoint.journal.questions import answer_questions
-from mergepoint.journal.store import Store
+from mergepoint.journal.file_journal import store_at
+from mergepoint.journal.replay import answer_questions
+from mergepoint.journal.stores import Store
 
 Saver = BaseCheckpointSaver[Any]
 Kind = Literal["sqlite", "postgresql", "none"]

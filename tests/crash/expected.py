@@ -16,7 +16,7 @@ from mergepoint.core.state import State
 from mergepoint.journal.recorded_answers import ReplaySource
 from mergepoint.journal.records import CallRecord
 from mergepoint.journal.replay import replay
-from mergepoint.journal.store import Store
+from mergepoint.journal.stores import Store
 from mergepoint.journal.transcript import Transcript, read_transcript, transcript_of
 from mergepoint.tree.decision import Answerer
 

@@ -17,8 +17,8 @@ from tests.crash.served import answer_to
 from tests.crash.survey import Asked
 from tests.crash.trees import gated
 
-from mergepoint.journal.questions import answer_questions
 from mergepoint.journal.records import CallRecord
+from mergepoint.journal.replay import answer_questions
 from mergepoint.journal.transcript import transcript_of
 
 LONGEST = 0.7

@@ -22,7 +22,7 @@ from tests.crash.recipes import RecipeCampaign, RecipeOrder, asking, items, time
 
 from mergepoint import Recorder
 from mergepoint.engine.compiler import Graph
-from mergepoint.journal.file import FileStore
+from mergepoint.journal.file_journal import FileStore
 from mergepoint.journal.recorded_answers import IN_FLIGHT
 from mergepoint.streams.langgraph import compile_recipe
 from mergepoint.streams.recipe import Recipe, Stage

@@ -15,7 +15,7 @@ from tests.crash.process import Doomed
 from tests.crash.served import answer_to
 from tests.crash.trees import Ask, Said
 
-from mergepoint.journal.file import FileStore
+from mergepoint.journal.file_journal import FileStore
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.run import RecipeRun, Wanted
 from mergepoint.streams.thing import Thing

@@ -17,9 +17,8 @@ from tests.journal.places import Place, place_of
 
 from mergepoint import Block, Budget, BudgetExceeded, RunContext, Step, run_generation
 from mergepoint.engine.generation import arun_generation
-from mergepoint.journal.file import JOURNAL
-from mergepoint.journal.integrity import check_journal
-from mergepoint.journal.open_store import store_at
+from mergepoint.journal.file_journal import JOURNAL, store_at
+from mergepoint.journal.journal_check import check_journal
 from mergepoint.journal.recorded_answers import IN_FLIGHT
 from mergepoint.testing.server import Body, ModelServer, ServerReply
 

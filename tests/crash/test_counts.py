@@ -18,7 +18,7 @@ from tests.crash.survey import Asked, Survey, bars
 from tests.crash.trees import turning
 
 from mergepoint import CallRecord, RunContext, run_generation
-from mergepoint.journal.file import FileStore
+from mergepoint.journal.file_journal import FileStore
 from mergepoint.journal.records import CallKey
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from mergepoint import Block, Call, CallContext, Recorder, Step
 from mergepoint.journal.recorded_answers import RecordedAnswers, ResumeSource
 from mergepoint.journal.records import CallRecord
-from mergepoint.journal.store import MemoryJournal
+from mergepoint.journal.stores import MemoryJournal
 from mergepoint.testing.scripted_model import ScriptedModel
 
 Function = Callable[[CallContext], Any]

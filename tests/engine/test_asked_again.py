@@ -10,7 +10,7 @@ import pytest
 
 from mergepoint import Block, Node, RunContext, Step, run_generation
 from mergepoint.core.state import State
-from mergepoint.journal.file import FileStore, read_journal
+from mergepoint.journal.file_journal import FileStore, read_journal
 from mergepoint.journal.recorded_answers import effective_records, key_of, path_of
 from mergepoint.journal.records import CallKey, CallRecord
 from mergepoint.journal.replay import replay

@@ -23,14 +23,14 @@ from mergepoint.engine.compiler import Form, aresume_graph, compile_graph
 from mergepoint.engine.context import RunContext
 from mergepoint.engine.generation import arun_generation
 from mergepoint.engine.runner import ChatRunner
-from mergepoint.journal.file import FileJournal, FileStore, RunHeader, read_journal
+from mergepoint.journal.file_journal import FileJournal, FileStore, read_journal
 from mergepoint.journal.lines import JournalError
 from mergepoint.journal.records import CallRecord
-from mergepoint.journal.store import Store
+from mergepoint.journal.stores import RunHeader, Store
 from mergepoint.journal.writer import run_off_loop
 from mergepoint.sandbox.runner import code_runner
-from mergepoint.session.file import open_session
-from mergepoint.session.turns import Reply, TurnRunner
+from mergepoint.session.file_sessions import open_session
+from mergepoint.session.turn_runner import Reply, TurnRunner
 from mergepoint.streams.langgraph import compile_recipe
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.run import arun_recipe, stream_recipe

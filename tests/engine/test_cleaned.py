@@ -15,7 +15,7 @@ from mergepoint import Budget, BudgetExceeded, run_generation
 from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.context import RunContext
 from mergepoint.engine.runner import ChatRunner
-from mergepoint.journal.file import FileStore
+from mergepoint.journal.file_journal import FileStore
 from mergepoint.streams.thing import Thing
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
 from mergepoint.testing.server import ModelServer, ServerReply

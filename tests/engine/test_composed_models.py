@@ -19,7 +19,7 @@ from mergepoint.engine.compiler import compile_graph
 from mergepoint.engine.context import RunContext
 from mergepoint.engine.generation import arun_generation, run_generation
 from mergepoint.engine.runner import ChatRunner
-from mergepoint.journal.file import FileStore
+from mergepoint.journal.file_journal import FileStore
 from mergepoint.models.identity import ChatModel, identity
 from mergepoint.models.pricing import Price
 from mergepoint.streams.recipe import Recipe, Stage

@@ -22,7 +22,7 @@ from mergepoint.engine.compiler import Form, compile_graph
 from mergepoint.engine.context import RunContext
 from mergepoint.engine.generation import run_generation
 from mergepoint.engine.runner import ChatRunner
-from mergepoint.journal.file import FileStore
+from mergepoint.journal.file_journal import FileStore
 from mergepoint.journal.replay import replay
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
 from mergepoint.tree.leaves import Step

@@ -35,8 +35,8 @@ from mergepoint import (
 from mergepoint.core.state import State
 from mergepoint.engine.compiler import Form
 from mergepoint.engine.generation import TRANSCRIPT
-from mergepoint.journal.file import JOURNAL, FileStore, read_journal
-from mergepoint.journal.integrity import check_run
+from mergepoint.journal.file_journal import JOURNAL, FileStore, read_journal
+from mergepoint.journal.journal_check import check_run
 from mergepoint.journal.recorded_answers import ReuseSource
 from mergepoint.journal.replay import replay
 from mergepoint.journal.transcript import agrees, transcript_of

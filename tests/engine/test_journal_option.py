@@ -20,7 +20,7 @@ from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.compiler import Form, Graph, aresume_graph, compile_graph, resume_graph
 from mergepoint.engine.context import RunContext
 from mergepoint.engine.runner import ChatRunner
-from mergepoint.journal.file import FileStore
+from mergepoint.journal.file_journal import FileStore
 from mergepoint.journal.lines import JournalError
 from mergepoint.testing.crash import Killed, KillingStore
 from mergepoint.testing.scripted_model import ScriptedModel

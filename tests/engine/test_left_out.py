@@ -28,7 +28,7 @@ from mergepoint import (
 )
 from mergepoint.core.state import State
 from mergepoint.engine.compiler import Form
-from mergepoint.journal.file import read_journal
+from mergepoint.journal.file_journal import read_journal
 from mergepoint.journal.records import to_json_value
 from mergepoint.journal.replay import replay
 from mergepoint.journal.transcript import transcript_of

@@ -40,7 +40,7 @@ from mergepoint import (
 )
 from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.compiler import Form
-from mergepoint.journal.file import FileStore
+from mergepoint.journal.file_journal import FileStore
 from mergepoint.testing.server import Body, ModelServer, ServerReply
 
 # langchain-openai's, when a structured answer comes as a stream

@@ -20,7 +20,7 @@ from mergepoint.engine.callbacks import Event, Recorder
 from mergepoint.engine.compiler import Form, compile_graph
 from mergepoint.journal.lines import JournalError
 from mergepoint.journal.records import CallRecord
-from mergepoint.journal.store import MemoryJournal
+from mergepoint.journal.stores import MemoryJournal
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block

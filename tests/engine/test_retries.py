@@ -26,7 +26,7 @@ from mergepoint.engine.context import RunContext
 from mergepoint.engine.generation import TRANSCRIPT, arun_generation, run_generation
 from mergepoint.engine.interpreter import ainterpret
 from mergepoint.engine.runner import ChatRunner
-from mergepoint.journal.file import JOURNAL, read_journal
+from mergepoint.journal.file_journal import JOURNAL, read_journal
 from mergepoint.journal.transcript import read_transcript
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.testing.server import ModelServer, ServerReply

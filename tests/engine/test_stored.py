@@ -12,7 +12,7 @@ from langchain_openai import ChatOpenAI
 from tests.journal.places import Place, place_of
 
 from mergepoint import Block, Node, RunContext, Step, Template, run_generation
-from mergepoint.journal.file import FileStore
+from mergepoint.journal.file_journal import FileStore
 from mergepoint.journal.lines import JournalError
 from mergepoint.journal.transcript import read_transcript
 from mergepoint.testing.scripted_model import ScriptedModel

@@ -20,8 +20,8 @@ from mergepoint.engine.compiler import compile_graph
 from mergepoint.engine.context import RunContext
 from mergepoint.engine.generation import run_generation
 from mergepoint.engine.runner import ChatRunner
-from mergepoint.journal.file import FileStore
-from mergepoint.journal.integrity import check_journal
+from mergepoint.journal.file_journal import FileStore
+from mergepoint.journal.journal_check import check_journal
 from mergepoint.report.svg import to_mermaid, to_svg
 from mergepoint.testing.crash import Killed, KillingStore
 from mergepoint.testing.scripted_model import Answer, ScriptedModel

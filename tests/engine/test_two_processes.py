@@ -14,7 +14,7 @@ from langchain_core.runnables import RunnableConfig
 from mergepoint import Block, RunContext, Step, compile_graph, read_transcript, run_generation
 from mergepoint.engine.compiler import Form
 from mergepoint.engine.generation import TRANSCRIPT
-from mergepoint.journal.file import FileStore
+from mergepoint.journal.file_journal import FileStore
 from mergepoint.journal.lines import JournalError
 from mergepoint.testing.scripted_model import ScriptedModel
 

@@ -18,8 +18,8 @@ from mergepoint.core.state import State
 from mergepoint.engine.compiler import Form, compile_graph
 from mergepoint.engine.context import RunContext
 from mergepoint.engine.generation import TRANSCRIPT, arun_generation, run_generation
-from mergepoint.journal.file import JOURNAL, FileStore
-from mergepoint.journal.integrity import check_run
+from mergepoint.journal.file_journal import JOURNAL, FileStore
+from mergepoint.journal.journal_check import check_run
 from mergepoint.journal.records import CallRecord, is_tool
 from mergepoint.journal.replay import replay
 from mergepoint.journal.transcript import read_transcript, transcript_of

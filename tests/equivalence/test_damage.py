@@ -20,7 +20,7 @@ from langchain_core.messages import HumanMessage
 from tests.equivalence.engines import RUN
 from tests.equivalence.lives import WAYS, Left, NoAnswers, gone_on, left_alone
 
-from mergepoint.journal.file import JOURNAL, read_journal
+from mergepoint.journal.file_journal import JOURNAL, read_journal
 from mergepoint.journal.lines import JournalError
 from mergepoint.journal.records import CallRecord
 from mergepoint.testing.answers import AnswerTable, Filled, TableModel

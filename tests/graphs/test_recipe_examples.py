@@ -12,7 +12,7 @@ import pytest
 from tests.graphs.golden import GRAPHS, OPENING, around_drawing, case_of, write_case
 
 from mergepoint.engine.result import Result
-from mergepoint.journal.file import FileStore
+from mergepoint.journal.file_journal import FileStore
 from mergepoint.streams.describe import to_mermaid
 from mergepoint.streams.planning import plan
 from mergepoint.streams.recipe import Recipe

@@ -11,7 +11,7 @@ from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
 
 from mergepoint import Block, Gate, Recorder, Step, Template, compile_graph
-from mergepoint.journal.file import FileStore
+from mergepoint.journal.file_journal import FileStore
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
 
 pytestmark = pytest.mark.hosts

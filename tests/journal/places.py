@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sql
 
-from mergepoint.journal.file import FileStore
+from mergepoint.journal.file_journal import FileStore
 from mergepoint.journal.lines import encode, read_lines
-from mergepoint.journal.sql import RECORDS, RUNS, SqlStore
-from mergepoint.journal.store import Store
+from mergepoint.journal.sql_journal import RECORDS, RUNS, SqlStore
+from mergepoint.journal.stores import Store
 
 LOCAL = "postgresql+psycopg://postgres@127.0.0.1:5432/test"
 

@@ -12,11 +12,13 @@ import pytest
 from langchain_core.messages import AIMessage
 
 from mergepoint import Block, Step
-from mergepoint.journal.file import FileJournal, RunHeader
-from mergepoint.journal.follow import FileTail
-from mergepoint.journal.integrity import check_journal, open_repair
-from mergepoint.journal.lines import JournalError, is_locked
+from mergepoint.journal.file_journal import FileJournal
+from mergepoint.journal.file_locks import is_locked
+from mergepoint.journal.journal_check import check_journal, open_repair
+from mergepoint.journal.line_logs import FileTail
+from mergepoint.journal.lines import JournalError
 from mergepoint.journal.records import CallKey, CallRecord
+from mergepoint.journal.stores import RunHeader
 from mergepoint.tree.transform import outline
 
 NAMES = "abc"
@@ -137,7 +139,7 @@ def test_a_journal_can_be_opened_while_others_ask_whether_it_is_held(
     """The short lock of one who only looks does not turn a writer away."""
     looking = journal.open("rb")
     fcntl.flock(looking, fcntl.LOCK_SH)
-    monkeypatch.setattr("mergepoint.journal.lines.time.sleep", lambda _: looking.close())
+    monkeypatch.setattr("mergepoint.journal.file_locks.time.sleep", lambda _: looking.close())
     FileJournal.open(journal).close()
 
 

@@ -21,17 +21,11 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from mergepoint.core.errors import MergepointError
 from mergepoint.engine.context import RunContext
 from mergepoint.engine.runner import ChatRunner
-from mergepoint.journal.file import (
-    FileJournal,
-    JournalError,
-    RunHeader,
-    has_begun,
-    read_journal,
-)
-from mergepoint.journal.header import FORMAT
-from mergepoint.journal.lines import encode, lock_file, open_lockable, read_lines
+from mergepoint.journal.file_journal import FileJournal, has_begun, read_journal
+from mergepoint.journal.file_locks import lock_file, open_lockable
+from mergepoint.journal.lines import JournalError, encode, read_lines
 from mergepoint.journal.records import CallKey, CallRecord, record_to_plain
-from mergepoint.journal.store import Journal
+from mergepoint.journal.stores import FORMAT, Journal, RunHeader
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block
@@ -53,7 +47,9 @@ SCRIPT = """
 import json, os, random, resource, signal, sys
 from datetime import UTC, datetime
 from pathlib import Path
-from mergepoint.journal.file import FileJournal, JournalError, RunHeader, read_journal
+from mergepoint.journal.file_journal import (FileJournal, read_journal)
+from mergepoint.journal.lines import (JournalError)
+from mergepoint.journal.stores import (RunHeader)
 from mergepoint.journal.lines import read_lines
 from mergepoint.journal.records import CallKey, CallRecord
 

@@ -15,10 +15,10 @@ from tests.journal.places import Place, place_of
 PARENT = """
 import multiprocessing, os, signal, sys, time
 from datetime import UTC, datetime
-from mergepoint.journal.header import RunHeader
+from mergepoint.journal.stores import RunHeader
 from mergepoint.journal.lines import JournalError
 from mergepoint.journal.records import CallKey, CallRecord
-from mergepoint.journal.open_store import store_at
+from mergepoint.journal.file_journal import store_at
 
 address, way = sys.argv[1:]
 store = store_at(address)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from mergepoint.journal.records import CallKey, CallRecord
-from mergepoint.journal.store import MemoryJournal
+from mergepoint.journal.stores import MemoryJournal
 
 
 def record(path: str) -> CallRecord:

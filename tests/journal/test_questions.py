@@ -22,10 +22,10 @@ from mergepoint import (
     compile_graph,
     run_generation,
 )
-from mergepoint.journal.file import FileStore
+from mergepoint.journal.file_journal import FileStore
 from mergepoint.journal.lines import JournalError
-from mergepoint.journal.questions import answer_questions, open_questions
-from mergepoint.journal.store import Store
+from mergepoint.journal.replay import answer_questions, open_questions
+from mergepoint.journal.stores import Store
 from mergepoint.testing.scripted_model import ScriptedModel
 
 

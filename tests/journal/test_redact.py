@@ -17,10 +17,10 @@ from tests.journal.test_stores import HEADER, record
 
 from mergepoint.engine.context import RunContext
 from mergepoint.engine.runner import ChatRunner
-from mergepoint.journal.header import RunHeader
 from mergepoint.journal.lines import JournalError, encode
 from mergepoint.journal.records import CallRecord, record_to_plain
 from mergepoint.journal.redact import MASK, encode_safe, mask, suspicious
+from mergepoint.journal.stores import RunHeader
 from mergepoint.journal.transcript import Transcript, read_transcript, write_transcript
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.tree.leaves import Step

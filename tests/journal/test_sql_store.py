@@ -15,12 +15,11 @@ from tests.journal.places import Place, engine_at, place_of, postgres
 from tests.journal.test_stores import HEADER, begun, record
 
 from mergepoint.core.errors import MergepointError, install_command
-from mergepoint.journal.file import FileStore
+from mergepoint.journal.file_journal import FileStore, store_at
 from mergepoint.journal.lines import JournalError, encode
-from mergepoint.journal.open_store import store_at
 from mergepoint.journal.records import record_to_plain
-from mergepoint.journal.sql import RECORDS, RUNS, SqlJournal, SqlStore
-from mergepoint.journal.store import Store
+from mergepoint.journal.sql_journal import RECORDS, RUNS, SqlJournal, SqlStore
+from mergepoint.journal.stores import Store
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -250,8 +249,8 @@ def test_without_sqlalchemy_the_way_out_is_told() -> None:
 import sys
 sys.modules["sqlalchemy"] = None
 from mergepoint.core.errors import MergepointError
-from mergepoint.journal.store import Store
-from mergepoint.journal.open_store import store_at
+from mergepoint.journal.stores import Store
+from mergepoint.journal.file_journal import store_at
 store_at("runs")
 try:
     store_at("sqlite:///runs.db")

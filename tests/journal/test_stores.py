@@ -17,10 +17,9 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from tests.journal.places import Place, place_of
 
-from mergepoint.journal.header import RunHeader
 from mergepoint.journal.lines import JournalError
 from mergepoint.journal.records import CallKey, CallRecord
-from mergepoint.journal.store import RunJournal, Store
+from mergepoint.journal.stores import RunHeader, RunJournal, Store
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.transform import outline
 
@@ -37,10 +36,10 @@ HEADER = RunHeader(
 SCRIPT = """
 import json, os, random, signal, sys
 from datetime import UTC, datetime
-from mergepoint.journal.header import RunHeader
+from mergepoint.journal.stores import RunHeader
 from mergepoint.journal.lines import JournalError
 from mergepoint.journal.records import CallKey, CallRecord
-from mergepoint.journal.open_store import store_at
+from mergepoint.journal.file_journal import store_at
 
 store = store_at(sys.argv[1])
 

@@ -28,7 +28,7 @@ from mergepoint import (
     compile_graph,
 )
 from mergepoint.engine.generation import arun_generation, run_generation
-from mergepoint.journal.file import FileStore
+from mergepoint.journal.file_journal import FileStore
 from mergepoint.streams.run import arun_recipe, run_recipe
 from tests.lm.llama import CONTEXT, MODEL, Llama, Proxy, llama
 

@@ -30,7 +30,7 @@ from mergepoint.engine.compiler import compile_graph
 from mergepoint.engine.interpreter import ainterpret, interpret
 from mergepoint.engine.step_call import text_of
 from mergepoint.journal.records import CallKey, CallRecord
-from mergepoint.journal.store import MemoryJournal
+from mergepoint.journal.stores import MemoryJournal
 from mergepoint.models.budget import Reservation
 from mergepoint.models.call import CALL, ModelCall
 from mergepoint.models.instrument import instrument

@@ -20,7 +20,7 @@ from mergepoint.core.errors import BudgetExceeded, CallTimeout, StepError
 from mergepoint.journal.fingerprint import Digests
 from mergepoint.journal.recorded_answers import RecordedAnswers, ReplaySource, ResumeSource
 from mergepoint.journal.records import CallKey, CallRecord
-from mergepoint.journal.store import Journal, MemoryJournal
+from mergepoint.journal.stores import Journal, MemoryJournal
 from mergepoint.models.budget import BudgetLedger
 from mergepoint.models.cancellation import GRACE, AttemptTracker, TimeLimits, stop_signal
 from mergepoint.models.identity import declared

@@ -8,7 +8,7 @@ import pytest
 
 from mergepoint import Block, Call, CallRecord, Gate, Loop, Node, Step
 from mergepoint.journal.records import CallKey
-from mergepoint.session.turns import Artifacts
+from mergepoint.session.turn_runner import Artifacts
 
 PLAN = {"step_type": "plan"}
 

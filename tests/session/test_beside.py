@@ -9,8 +9,8 @@ import pytest
 
 from mergepoint import SessionError
 from mergepoint.journal.lines import encode
-from mergepoint.session.file import FileSessions
-from mergepoint.session.store import Sessions
+from mergepoint.session.file_sessions import FileSessions
+from mergepoint.session.session_store import Sessions
 
 
 def test_rows_come_back_in_their_order(sessions: Sessions) -> None:

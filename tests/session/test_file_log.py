@@ -15,11 +15,12 @@ import yaml
 
 from mergepoint import SessionError, SessionMemory
 from mergepoint.core import strict_yaml
-from mergepoint.journal.lines import decode, encode, lock_file
+from mergepoint.journal.file_locks import lock_file
+from mergepoint.journal.lines import decode, encode
 from mergepoint.session.entries import FORMAT
-from mergepoint.session.file import FileSessions
-from mergepoint.session.integrity import check_session, repair_session
-from mergepoint.session.session import RECENT
+from mergepoint.session.file_sessions import FileSessions
+from mergepoint.session.session_memory import RECENT
+from mergepoint.session.session_repair import check_session, repair_session
 
 
 def filled(memory: SessionMemory) -> SessionMemory:
@@ -193,7 +194,7 @@ def test_a_journal_that_is_replaced_while_a_writer_waits_is_opened_anew(
             copy.replace(at)
         lock_file(file, at, **options)
 
-    monkeypatch.setattr("mergepoint.session.file.lock_file", replaced_first)
+    monkeypatch.setattr("mergepoint.session.file_sessions.lock_file", replaced_first)
     memory.add_fact("New.")
     assert holds == [path, path]
     assert shown(FileSessions(tmp_path).open("s")) == shown(memory)
@@ -311,11 +312,11 @@ def test_a_full_disk_leaves_the_session_as_it_was(
     def half(file: int, data: bytes) -> int:
         return write(file, data[: len(data) // 2])
 
-    monkeypatch.setattr("mergepoint.session.file.os.write", half)
+    monkeypatch.setattr("mergepoint.session.file_sessions.os.write", half)
     with pytest.raises(SessionError, match=r"only .* bytes went in|cannot write to"):
         memory.add_fact("New.")
     assert path.read_bytes() == before
-    monkeypatch.setattr("mergepoint.session.file.os.write", write)
+    monkeypatch.setattr("mergepoint.session.file_sessions.os.write", write)
     memory.add_fact("New.")
     assert shown(FileSessions(tmp_path).open("s")) == shown(memory)
 
@@ -331,7 +332,7 @@ def test_a_snapshot_that_cannot_be_written_loses_nothing(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr("mergepoint.session.file.write_whole", full)
+        patch.setattr("mergepoint.session.file_sessions.write_whole", full)
         with pytest.raises(SessionError, match=r"session\.yaml: No space .* Nothing is lost"):
             memory.add_response("assistant", "Hello.", message_id="a")
     assert [one.id for one in FileSessions(tmp_path).open("s").get_messages()][1] == "a"

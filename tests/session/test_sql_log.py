@@ -12,10 +12,10 @@ from tests.journal.places import Place, engine_at, place_of
 
 from mergepoint import SessionError, SessionMemory
 from mergepoint.core.errors import MergepointError
-from mergepoint.journal.sql import SqlStore
-from mergepoint.session.file import sessions_at
-from mergepoint.session.integrity import check_session, repair_session
-from mergepoint.session.sql import ENTRIES, SESSIONS, SqlSessions
+from mergepoint.journal.sql_journal import SqlStore
+from mergepoint.session.file_sessions import sessions_at
+from mergepoint.session.session_repair import check_session, repair_session
+from mergepoint.session.sql_sessions import ENTRIES, SESSIONS, SqlSessions
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -35,8 +35,8 @@ from mergepoint import (
     open_session,
     run_turn,
 )
-from mergepoint.session.file import sessions_at
-from mergepoint.session.integrity import check_session
+from mergepoint.session.file_sessions import sessions_at
+from mergepoint.session.session_repair import check_session
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
 
 CHAT = Step("Answer.", name="answer")
@@ -482,7 +482,7 @@ def test_an_error_that_cannot_be_noted_is_still_the_error(
         def full(*_: object, **__: object) -> None:
             raise SessionError("no room")
 
-        monkeypatch.setattr("mergepoint.session.file.FileLog.alone", full)
+        monkeypatch.setattr("mergepoint.session.file_sessions.FileLog.alone", full)
         raise ValueError("down")
 
     with pytest.raises(ValueError, match="down") as raised:

@@ -14,8 +14,8 @@ from tests.journal.places import place_of
 from tests.session.writers import SESSION, write
 
 from mergepoint.journal.lines import read_lines
-from mergepoint.session.file import sessions_at
-from mergepoint.session.integrity import check_session
+from mergepoint.session.file_sessions import sessions_at
+from mergepoint.session.session_repair import check_session
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.session.writers"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from multiprocessing.connection import Connection
 
-from mergepoint.session.file import open_session
+from mergepoint.session.file_sessions import open_session
 
 SESSION = "shared"
 

@@ -21,7 +21,7 @@ from typing_extensions import TypedDict
 from mergepoint import Block, Call
 from mergepoint.core.errors import RecipeError, ReplayMiss, StepError, TreeError
 from mergepoint.engine.callbacks import Recorder
-from mergepoint.journal.file import FileStore
+from mergepoint.journal.file_journal import FileStore
 from mergepoint.journal.records import CallRecord
 from mergepoint.streams.langgraph import compile_recipe
 from mergepoint.streams.recipe import Recipe, Stage

@@ -10,7 +10,7 @@ from langchain_core.messages import BaseMessage
 
 from mergepoint import Block, Call, Gate, Loop, Policy, Step, Template
 from mergepoint.core.errors import RecipeError
-from mergepoint.journal.file import FileStore
+from mergepoint.journal.file_journal import FileStore
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_yaml import load_recipe, recipe_from_yaml
 from mergepoint.streams.run import run_recipe

@@ -13,7 +13,7 @@ from tests.streams.test_replan import REGISTRY as SHOUTING
 from tests.streams.test_replan import Proposing, run, stage
 
 from mergepoint import BudgetExceeded, BudgetLedger, Price, TreeError
-from mergepoint.journal.file import FileStore
+from mergepoint.journal.file_journal import FileStore
 from mergepoint.journal.records import CallKey
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.langgraph import compile_recipe

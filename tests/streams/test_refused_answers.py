@@ -15,7 +15,7 @@ from tests.provider import client
 from tests.streams.blocks import each, mapping
 
 from mergepoint.engine.result import Result
-from mergepoint.journal.file import FileStore
+from mergepoint.journal.file_journal import FileStore
 from mergepoint.journal.recipe_records import failed_calls
 from mergepoint.journal.recorded_answers import IN_FLIGHT
 from mergepoint.journal.records import CallRecord

@@ -11,7 +11,7 @@ import pytest
 from langchain_core.messages import BaseMessage
 
 from mergepoint.core.errors import RecipeError
-from mergepoint.journal.file import FileStore
+from mergepoint.journal.file_journal import FileStore
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.langgraph import compile_recipe
 from mergepoint.streams.params import Params

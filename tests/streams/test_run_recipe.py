@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mergepoint.core.errors import RecipeError, ReplayMiss, StepError, TreeError
-from mergepoint.journal.file import FileStore
+from mergepoint.journal.file_journal import FileStore
 from mergepoint.journal.lines import JournalError
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.params import Params

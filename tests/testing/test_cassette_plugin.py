@@ -11,7 +11,7 @@ import langchain_openai  # noqa: F401  (loaded here, or each of the runs would l
 import pytest
 
 import mergepoint.testing.cassettes  # noqa: F401
-from mergepoint.journal.file import read_journal
+from mergepoint.journal.file_journal import read_journal
 from mergepoint.testing.server import Body, ModelServer
 
 pytest_plugins = "pytester"

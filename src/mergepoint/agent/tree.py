@@ -20,7 +20,7 @@ from mergepoint.core.paths import nearest
 from mergepoint.journal.writer import run_off_loop
 from mergepoint.sandbox.job import CodeJob, CodeRun, Limits
 from mergepoint.sandbox.runner import CodeRunner, code_runner
-from mergepoint.session.turns import STEP
+from mergepoint.session.turn_runner import STEP
 from mergepoint.tree.decision import Decision, Question
 from mergepoint.tree.leaves import Call, Step
 from mergepoint.tree.nodes import Block, Gate, Loop, Node

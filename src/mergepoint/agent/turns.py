@@ -28,11 +28,11 @@ from typing import Any, Literal
 from mergepoint.agent.tree import OUTPUT, Plan, code_problem, plan_of
 from mergepoint.core.errors import GateOpen, SessionError, StepError
 from mergepoint.engine.callbacks import Event, Recorder, StreamingRecorder
-from mergepoint.journal.questions import answer_questions
+from mergepoint.journal.replay import answer_questions
 from mergepoint.journal.writer import run_off_loop
 from mergepoint.session.entries import WorkingStep
-from mergepoint.session.session import SessionMemory
-from mergepoint.session.turns import Reply, TurnRunner, cancel_turn
+from mergepoint.session.session_memory import SessionMemory
+from mergepoint.session.turn_runner import Reply, TurnRunner, cancel_turn
 from mergepoint.tree.decision import Decision, Question
 
 Asks = Literal["plan", "code", "other"]

@@ -36,7 +36,7 @@ from mergepoint.journal.records import (
     own_answer,
     sound_usage,
 )
-from mergepoint.journal.store import Journal, MemoryJournal
+from mergepoint.journal.stores import Journal, MemoryJournal
 from mergepoint.journal.writer import append_record
 from mergepoint.models.budget import BudgetLedger, BudgetSource, NestedBudget
 from mergepoint.models.call import CALL

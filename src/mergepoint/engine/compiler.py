@@ -58,9 +58,8 @@ from mergepoint.engine.graph_nodes import (
     fan_out,
 )
 from mergepoint.engine.journaling import Journaling, Origin, Rooted
-from mergepoint.journal.header import RunHeader
-from mergepoint.journal.open_store import store_at
-from mergepoint.journal.store import Store
+from mergepoint.journal.file_journal import store_at
+from mergepoint.journal.stores import RunHeader, Store
 from mergepoint.journal.writer import run_off_loop
 from mergepoint.models.identity import ChatModel, View, view_problem
 from mergepoint.models.pricing import Price

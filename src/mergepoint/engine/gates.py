@@ -17,9 +17,9 @@ from mergepoint.core.state import State
 from mergepoint.engine.callbacks import Event, Recorder, recorders_of
 from mergepoint.engine.facts import Facts
 from mergepoint.journal.fingerprint import Digests
-from mergepoint.journal.questions import ignored_answer
 from mergepoint.journal.recorded_answers import AnswerRequest, pending
 from mergepoint.journal.records import CallKey, CallRecord, now
+from mergepoint.journal.replay import ignored_answer
 from mergepoint.journal.writer import after_writes, append_record, call_and_flush
 from mergepoint.models.cancellation import STOP_SIGNAL
 from mergepoint.tree.decision import RESPONSE_SCHEMA, Answerer, Decision, Question

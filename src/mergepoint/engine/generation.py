@@ -29,10 +29,9 @@ from mergepoint.engine.journaling import (
 )
 from mergepoint.engine.result import Result, TreeOptions
 from mergepoint.engine.runner import ChatRunner
-from mergepoint.journal.header import RunHeader
-from mergepoint.journal.open_store import store_at
-from mergepoint.journal.questions import check_answers
-from mergepoint.journal.store import RunJournal, Store
+from mergepoint.journal.file_journal import store_at
+from mergepoint.journal.replay import check_answers
+from mergepoint.journal.stores import RunHeader, RunJournal, Store
 from mergepoint.journal.transcript import write_transcript
 from mergepoint.journal.usage import usage_of
 from mergepoint.journal.writer import run_off_loop

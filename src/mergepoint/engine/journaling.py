@@ -35,9 +35,8 @@ from mergepoint.engine.facts import (
     unused_run_ids,
     whole_messages,
 )
-from mergepoint.journal.file import JOURNAL, FileStore
+from mergepoint.journal.file_journal import JOURNAL, FileStore
 from mergepoint.journal.fingerprint import Digests, differing_fields, field_digests
-from mergepoint.journal.header import RunHeader, with_hidden_digests
 from mergepoint.journal.lines import JournalError
 from mergepoint.journal.recorded_answers import (
     RecordedAnswers,
@@ -45,7 +44,13 @@ from mergepoint.journal.recorded_answers import (
     ReuseSource,
     answers_of,
 )
-from mergepoint.journal.store import MemoryJournal, RunJournal, Store
+from mergepoint.journal.stores import (
+    MemoryJournal,
+    RunHeader,
+    RunJournal,
+    Store,
+    with_hidden_digests,
+)
 from mergepoint.models.budget import NestedBudget
 from mergepoint.models.responses import cleaned
 from mergepoint.tree.leaves import Call, Step

@@ -18,7 +18,7 @@ from mergepoint.engine.context import RunContext
 from mergepoint.engine.runner import ChatRunner
 from mergepoint.journal.recipe_records import NOTE, RecipeEnd
 from mergepoint.journal.records import CallRecord
-from mergepoint.journal.store import Store
+from mergepoint.journal.stores import Store
 from mergepoint.journal.transcript import Transcript
 from mergepoint.journal.usage import Usage
 from mergepoint.models.identity import ChatModel, View

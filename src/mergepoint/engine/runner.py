@@ -21,8 +21,8 @@ from mergepoint.engine.context import RunContext, Turn
 from mergepoint.engine.facts import RUN_ID, SEED
 from mergepoint.engine.gates import GATES
 from mergepoint.engine.journaling import Journaling, Origin, RunInputs, end_journal, hold_journal
-from mergepoint.journal.open_store import store_at
-from mergepoint.journal.store import RunJournal, Store
+from mergepoint.journal.file_journal import store_at
+from mergepoint.journal.stores import RunJournal, Store
 from mergepoint.journal.writer import run_off_loop
 from mergepoint.models.budget import BudgetSource
 from mergepoint.models.identity import ChatModel, View

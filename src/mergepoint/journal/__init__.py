@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 from mergepoint.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from mergepoint.journal.file import FileJournal as FileJournal
-    from mergepoint.journal.file import FileStore as FileStore
-    from mergepoint.journal.file import read_journal as read_journal
-    from mergepoint.journal.header import RunHeader as RunHeader
-    from mergepoint.journal.open_store import store_at as store_at
-    from mergepoint.journal.questions import answer_questions as answer_questions
-    from mergepoint.journal.questions import open_questions as open_questions
+    from mergepoint.journal.file_journal import FileJournal as FileJournal
+    from mergepoint.journal.file_journal import FileStore as FileStore
+    from mergepoint.journal.file_journal import read_journal as read_journal
+    from mergepoint.journal.file_journal import store_at as store_at
     from mergepoint.journal.records import CallKey as CallKey
     from mergepoint.journal.records import CallRecord as CallRecord
-    from mergepoint.journal.sql import SqlStore as SqlStore
+    from mergepoint.journal.replay import answer_questions as answer_questions
+    from mergepoint.journal.replay import open_questions as open_questions
+    from mergepoint.journal.sql_journal import SqlStore as SqlStore
+    from mergepoint.journal.stores import RunHeader as RunHeader
     from mergepoint.journal.transcript import Transcript as Transcript
     from mergepoint.journal.transcript import read_transcript as read_transcript
     from mergepoint.journal.transcript import transcript_of as transcript_of
@@ -42,12 +42,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "mergepoint.journal.file": "FileJournal FileStore read_journal",
-    "mergepoint.journal.header": "RunHeader",
-    "mergepoint.journal.open_store": "store_at",
-    "mergepoint.journal.questions": "answer_questions open_questions",
+    "mergepoint.journal.file_journal": "FileJournal FileStore read_journal store_at",
+    "mergepoint.journal.stores": "RunHeader",
+    "mergepoint.journal.replay": "answer_questions open_questions",
     "mergepoint.journal.records": "CallKey CallRecord",
-    "mergepoint.journal.sql": "SqlStore",
+    "mergepoint.journal.sql_journal": "SqlStore",
     "mergepoint.journal.transcript": ("Transcript read_transcript transcript_of write_transcript"),
     "mergepoint.journal.usage": "Usage",
 }

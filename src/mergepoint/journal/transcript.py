@@ -15,7 +15,6 @@ from mergepoint.core.display import Displayed
 from mergepoint.core.errors import MergepointError
 from mergepoint.core.paths import of_first_iterations
 from mergepoint.core.state import State, last_response
-from mergepoint.journal.header import RunHeader
 from mergepoint.journal.lines import JournalFileError, open_regular, write_whole
 from mergepoint.journal.recipe_records import error_of_end, is_recipe, recipe_end
 from mergepoint.journal.recorded_answers import effective_records, full_path_of, pending
@@ -29,6 +28,7 @@ from mergepoint.journal.records import (
 )
 from mergepoint.journal.redact import Redact, encode_safe
 from mergepoint.journal.replay import Replay, replay
+from mergepoint.journal.stores import RunHeader
 from mergepoint.journal.usage import ContextSaving, Usage, usage_by_path, usage_of
 from mergepoint.tree.evaluate import Messages
 from mergepoint.tree.nodes import Node, Order

@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from mergepoint.journal.records import CallRecord
-from mergepoint.journal.store import Journal
+from mergepoint.journal.stores import Journal
 
 P = ParamSpec("P")
 T = TypeVar("T")

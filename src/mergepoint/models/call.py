@@ -31,7 +31,7 @@ from mergepoint.journal.records import (
     now,
     own_answer,
 )
-from mergepoint.journal.store import Journal
+from mergepoint.journal.stores import Journal
 from mergepoint.journal.writer import PendingWrites, append_record
 from mergepoint.models.budget import BudgetSource, Reservation, merged
 from mergepoint.models.cancellation import GRACE, STOP_SIGNAL, CancellationShield, TimeLimits

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from mergepoint.session.entries import execution_content as execution_content
     from mergepoint.session.fact_extraction import ModelFacts as ModelFacts
     from mergepoint.session.fact_extraction import learn_facts as learn_facts
-    from mergepoint.session.file import open_session as open_session
-    from mergepoint.session.file import sessions_at as sessions_at
-    from mergepoint.session.integrity import check_session as check_session
-    from mergepoint.session.integrity import repair_session as repair_session
-    from mergepoint.session.session import SessionMemory as SessionMemory
-    from mergepoint.session.turns import Reply as Reply
-    from mergepoint.session.turns import TurnRunner as TurnRunner
-    from mergepoint.session.turns import arun_turn as arun_turn
-    from mergepoint.session.turns import cancel_turn as cancel_turn
-    from mergepoint.session.turns import run_turn as run_turn
+    from mergepoint.session.file_sessions import open_session as open_session
+    from mergepoint.session.file_sessions import sessions_at as sessions_at
+    from mergepoint.session.session_memory import SessionMemory as SessionMemory
+    from mergepoint.session.session_repair import check_session as check_session
+    from mergepoint.session.session_repair import repair_session as repair_session
+    from mergepoint.session.turn_runner import Reply as Reply
+    from mergepoint.session.turn_runner import TurnRunner as TurnRunner
+    from mergepoint.session.turn_runner import arun_turn as arun_turn
+    from mergepoint.session.turn_runner import cancel_turn as cancel_turn
+    from mergepoint.session.turn_runner import run_turn as run_turn
     from mergepoint.session.yaml_import import import_session as import_session
 
 __all__ = [
@@ -54,10 +54,10 @@ _HOMES = {
         "Fact SessionMessage StepCategory StepType WorkingStep execution_content"
     ),
     "mergepoint.session.fact_extraction": "ModelFacts learn_facts",
-    "mergepoint.session.file": "open_session sessions_at",
-    "mergepoint.session.integrity": "check_session repair_session",
-    "mergepoint.session.session": "SessionMemory",
-    "mergepoint.session.turns": "Reply TurnRunner arun_turn cancel_turn run_turn",
+    "mergepoint.session.file_sessions": "open_session sessions_at",
+    "mergepoint.session.session_repair": "check_session repair_session",
+    "mergepoint.session.session_memory": "SessionMemory",
+    "mergepoint.session.turn_runner": "Reply TurnRunner arun_turn cancel_turn run_turn",
     "mergepoint.session.yaml_import": "import_session",
 }
 if not TYPE_CHECKING:  # to a type checker a module with `__getattr__` has any name

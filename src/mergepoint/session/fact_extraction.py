@@ -15,7 +15,7 @@ from mergepoint.engine.result import Result
 from mergepoint.models.identity import ChatModel
 from mergepoint.session.entries import Fact, SessionMessage
 from mergepoint.session.history import stem_of
-from mergepoint.session.session import SessionMemory
+from mergepoint.session.session_memory import SessionMemory
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block, Input, Node
 from mergepoint.tree.prompts import Template

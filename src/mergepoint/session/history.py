@@ -124,7 +124,7 @@ class SessionState:
         if entry.id in self.by_id:
             raise SessionError(
                 f"session {self.header.session_id!r} holds two entries with the id {entry.id!r}; "
-                "mergepoint.session.integrity.repair_session leaves out the second"
+                "mergepoint.session.session_repair.repair_session leaves out the second"
             )
         self.by_id[entry.id] = entry
         self.updated_at = max(self.updated_at, entry.created_at)

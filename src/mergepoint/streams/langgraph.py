@@ -35,10 +35,9 @@ from mergepoint.engine.compiler import Graph
 from mergepoint.engine.facts import RUN_ID, SEED, THREAD, Facts, facts_from
 from mergepoint.engine.graph_nodes import Showing
 from mergepoint.engine.journaling import OpenedRun, Origin, Other
-from mergepoint.journal.header import with_hidden_digests
-from mergepoint.journal.open_store import store_at
+from mergepoint.journal.file_journal import store_at
 from mergepoint.journal.recorded_answers import answers_of
-from mergepoint.journal.store import RunJournal, Store
+from mergepoint.journal.stores import RunJournal, Store, with_hidden_digests
 from mergepoint.journal.writer import run_off_loop
 from mergepoint.models.budget import NestedBudget
 from mergepoint.models.event_loop import run_sync

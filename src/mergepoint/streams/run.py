@@ -36,12 +36,17 @@ from mergepoint.engine.callbacks import Event, Recorder, StreamingRecorder, with
 from mergepoint.engine.facts import new_run_id
 from mergepoint.engine.journaling import EXCLUSIVE, Origin, named_run
 from mergepoint.engine.result import DONE, Result, RunOptions
-from mergepoint.journal.header import RunHeader, with_hidden_digests
-from mergepoint.journal.open_store import store_at
+from mergepoint.journal.file_journal import store_at
 from mergepoint.journal.recipe_records import RecipeEnd
 from mergepoint.journal.recorded_answers import RecordedAnswers, answers_of
 from mergepoint.journal.records import CallRecord
-from mergepoint.journal.store import MemoryJournal, RunJournal, Store
+from mergepoint.journal.stores import (
+    MemoryJournal,
+    RunHeader,
+    RunJournal,
+    Store,
+    with_hidden_digests,
+)
 from mergepoint.journal.transcript import Transcript, transcript_of, write_transcript
 from mergepoint.journal.usage import Usage, usage_of
 from mergepoint.journal.writer import call_and_flush, run_off_loop

@@ -12,13 +12,12 @@ from mergepoint.core.errors import Fault, RecipeError, ReplayMiss, StepError, Tr
 from mergepoint.core.frozen_json import freeze, thaw
 from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.journaling import Other
-from mergepoint.journal.header import RunHeader
 from mergepoint.journal.lines import JournalError
 from mergepoint.journal.recipe_records import NOTE, RecipeEnd, StageCount, end_path
 from mergepoint.journal.recorded_answers import AnswerRequest
 from mergepoint.journal.records import CallKey, CallRecord, now
 from mergepoint.journal.redact import MASK
-from mergepoint.journal.store import Journal
+from mergepoint.journal.stores import Journal, RunHeader
 from mergepoint.journal.writer import append_record
 from mergepoint.models.identity import ChatModel
 from mergepoint.streams.conditions import failed

@@ -8,12 +8,11 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Literal, Self
 
-from mergepoint.journal.file import FileJournal, FileStore
-from mergepoint.journal.header import RunHeader
+from mergepoint.journal.file_journal import FileJournal, FileStore
 from mergepoint.journal.lines import encode
 from mergepoint.journal.records import CallRecord, record_to_plain
 from mergepoint.journal.redact import Redact
-from mergepoint.journal.store import Sync
+from mergepoint.journal.stores import RunHeader, Sync
 
 When = Literal["before", "torn", "after"]
 

@@ -14,7 +14,7 @@ from tests.streams.whole.mixed import Judging, drawn
 from tests.streams.whole.model import Log, Manner
 
 from mergepoint.engine.result import Result
-from mergepoint.journal.file import JOURNAL, FileStore
+from mergepoint.journal.file_journal import JOURNAL, FileStore
 from mergepoint.journal.recorded_answers import IN_FLIGHT
 from mergepoint.streams.run import arun_recipe, run_recipe
 from mergepoint.streams.thing import Thing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mergepoint.core.paths import SEPARATOR, join
-from mergepoint.session.turns import STEP, Artifacts
+from mergepoint.session.turn_runner import STEP, Artifacts
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Gate, Node, children, root_path, walk
 

@@ -12,7 +12,7 @@ from mergepoint.agent.turns import Listeners
 from mergepoint.apps.chainlit.thread_status import Partial, ThreadStatus
 from mergepoint.engine.callbacks import Event
 from mergepoint.journal.records import CallRecord
-from mergepoint.session.session import SessionMemory
+from mergepoint.session.session_memory import SessionMemory
 
 _OURS = ("step", "call")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from mergepoint.core.errors import SessionError
-from mergepoint.session.session import SessionMemory
+from mergepoint.session.session_memory import SessionMemory
 
 Mark = Literal["", "running", "waiting", "failed"]
 

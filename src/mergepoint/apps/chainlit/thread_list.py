@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from mergepoint.apps.chainlit.shown_step import moment_of, stamp, without_paths
 from mergepoint.apps.chainlit.thread_rows import NAME, ThreadRows
 from mergepoint.core.errors import SessionError
-from mergepoint.session.store import SessionBrief, Sessions
+from mergepoint.session.session_store import SessionBrief, Sessions
 
 
 @dataclass(frozen=True, slots=True)

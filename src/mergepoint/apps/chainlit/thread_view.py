@@ -19,7 +19,7 @@ from mergepoint.apps.chainlit.thread_status import Known, ThreadStatus
 from mergepoint.apps.chainlit.turn_parts import MOMENT, Reading, TurnParts
 from mergepoint.apps.chainlit.work_steps import work
 from mergepoint.apps.cli.output import printable
-from mergepoint.session.session import SessionMemory
+from mergepoint.session.session_memory import SessionMemory
 from mergepoint.tree.nodes import Node
 
 # Chainlit's own name for the step around a turn.

@@ -14,9 +14,9 @@ from mergepoint.apps.chainlit.thread_status import Known, ThreadStatus
 from mergepoint.apps.chainlit.thread_view import ThreadView
 from mergepoint.apps.chainlit.turn_run import TurnRun
 from mergepoint.core.errors import SessionError
-from mergepoint.journal.questions import open_questions
-from mergepoint.session.session import SessionMemory
-from mergepoint.session.store import Sessions
+from mergepoint.journal.replay import open_questions
+from mergepoint.session.session_memory import SessionMemory
+from mergepoint.session.session_store import Sessions
 from mergepoint.tree.nodes import Node
 
 _MOST_OPEN = 64

@@ -25,8 +25,8 @@ from mergepoint.apps.chainlit.threads import Threads, known_of
 from mergepoint.apps.chainlit.work_steps import BY_USER
 from mergepoint.core.errors import MergepointError
 from mergepoint.session.entries import StepType, execution_content
-from mergepoint.session.session import SessionMemory
-from mergepoint.session.turns import TurnRunner
+from mergepoint.session.session_memory import SessionMemory
+from mergepoint.session.turn_runner import TurnRunner
 
 LOG = logging.getLogger("mergepoint.chainlit")
 OLD = "That was decided already. Nothing was done."

@@ -12,7 +12,7 @@ from mergepoint.apps.chainlit.thread_status import Known, ThreadStatus
 from mergepoint.apps.chainlit.turn_run import TurnRun
 from mergepoint.core.paths import SEPARATOR
 from mergepoint.session.entries import StepType, WorkingStep
-from mergepoint.session.session import SessionMemory
+from mergepoint.session.session_memory import SessionMemory
 
 MOMENT = timedelta(microseconds=1)
 """The distance in time between a step and what follows from it, for sorting."""

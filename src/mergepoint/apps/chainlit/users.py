@@ -9,7 +9,7 @@ from chainlit.user import PersistedUser, User
 
 from mergepoint.apps.chainlit.shown_step import shown_id, stamp
 from mergepoint.apps.chainlit.thread_rows import NAME, merged
-from mergepoint.session.store import Sessions
+from mergepoint.session.session_store import Sessions
 
 
 class Users:

@@ -19,8 +19,8 @@ from mergepoint.apps.chainlit.external_links import ExternalLinkFilter
 from mergepoint.apps.chainlit.logins import Logins
 from mergepoint.apps.chainlit.request_guard import RequestGuard
 from mergepoint.core.errors import MergepointError, install_command
-from mergepoint.session.file import sessions_at
-from mergepoint.session.turns import TurnRunner
+from mergepoint.session.file_sessions import sessions_at
+from mergepoint.session.turn_runner import TurnRunner
 
 if TYPE_CHECKING:
     from mergepoint.apps.chainlit.turn_controller import TurnController

@@ -38,10 +38,10 @@ from mergepoint.models.pricing import Price
 from mergepoint.models.providers import NO_SETTINGS, ModelSettings
 from mergepoint.sandbox.runner import CodeRunner, code_runner
 from mergepoint.session.fact_extraction import learn_facts
-from mergepoint.session.file import sessions_at
-from mergepoint.session.session import SessionMemory
-from mergepoint.session.store import Sessions
-from mergepoint.session.turns import Reply, TurnRunner, failed_turn
+from mergepoint.session.file_sessions import sessions_at
+from mergepoint.session.session_memory import SessionMemory
+from mergepoint.session.session_store import Sessions
+from mergepoint.session.turn_runner import Reply, TurnRunner, failed_turn
 from mergepoint.tree.policy import Budget
 
 _APPROVALS: Final[Mapping[Approval, tuple[Asked, ...]]] = {

@@ -19,8 +19,8 @@ from mergepoint.apps.cli.output import count, printable, tell
 from mergepoint.core.errors import GateOpen, StepError
 from mergepoint.core.paths import ITERATION, SEPARATOR, of_first_iterations, select
 from mergepoint.core.state import State, last_response
-from mergepoint.journal.questions import check_answers
 from mergepoint.journal.records import CallRecord
+from mergepoint.journal.replay import check_answers
 from mergepoint.models.cancellation import STOP_SIGNAL
 from mergepoint.tree.decision import Decision, Question
 from mergepoint.tree.nodes import Gate, Node, Order, find, root_path, walk

@@ -198,7 +198,7 @@ def items_again(given: Any) -> list[Any]:
 
 def tell_masked_items(items: Any, knobs: Mapping[str, Any]) -> None:
     """Report which items and parameters look like keys, and are masked in the journal."""
-    from mergepoint.journal.header import masked_inputs
+    from mergepoint.journal.stores import masked_inputs
     from mergepoint.streams.run_record import on_wire
 
     listed = items if isinstance(items, list | tuple) else []

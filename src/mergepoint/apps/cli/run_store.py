@@ -16,8 +16,8 @@ from mergepoint.core.paths import is_file, name_problem, nearest
 
 if TYPE_CHECKING:
     from mergepoint.journal.records import CallRecord
-    from mergepoint.journal.sql import SqlStore
-    from mergepoint.journal.store import Store
+    from mergepoint.journal.sql_journal import SqlStore
+    from mergepoint.journal.stores import Store
     from mergepoint.journal.transcript import Transcript
 
 TRANSCRIPT = "transcript.json"
@@ -76,7 +76,7 @@ class StoredRun:
     @property
     def rows(self) -> SqlStore:
         """Return the database that holds the run. Raises CommandError for a run in a folder."""
-        from mergepoint.journal.sql import SqlStore
+        from mergepoint.journal.sql_journal import SqlStore
 
         if not isinstance(self.store, SqlStore):
             raise CommandError(f"Run {self.place} isn't in a database.")
@@ -117,7 +117,7 @@ class RunStore:
         """
         if out is not None and store is not None:
             raise CommandError("Can't use --out and --store together: pass a folder or a database.")
-        from mergepoint.journal.open_store import store_at
+        from mergepoint.journal.file_journal import store_at
 
         url = database_url(out, store)
         if url is None:
@@ -153,7 +153,7 @@ class RunStore:
         In a folder, the order is that of the last write, so that a resumed run comes first. In a
         database, it is that of the start.
         """
-        from mergepoint.journal.file import FileStore
+        from mergepoint.journal.file_journal import FileStore
 
         if not isinstance(self.store, FileStore):
             return [self.get(run_id) for run_id in self.store.runs()]
@@ -176,7 +176,7 @@ class RunStore:
 
     def lookup(self, run: str, *, marks: Sequence[str] = _MARKS) -> StoredRun | None:
         """Return a run by its id, its folder, or `last`; None if there is no such run."""
-        from mergepoint.journal.file import FileStore
+        from mergepoint.journal.file_journal import FileStore
 
         known = self.all(marks=marks)
         if run == LAST and known:

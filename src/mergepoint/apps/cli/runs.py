@@ -15,7 +15,7 @@ from mergepoint.apps.cli.run_store import JOURNAL
 
 if TYPE_CHECKING:
     from mergepoint.apps.cli.run_store import RunState, StoredRun, Unreadable
-    from mergepoint.journal.follow import Tail
+    from mergepoint.journal.line_logs import Tail
 
 LIST_EXAMPLES = (
     "mergepoint runs list",
@@ -228,7 +228,7 @@ def tail(
 
 def tail_of(run: StoredRun) -> Tail:
     """Return the reader that follows a run's journal."""
-    from mergepoint.journal.follow import FileTail, RowTail
+    from mergepoint.journal.line_logs import FileTail, RowTail
 
     if run.folder is not None:
         return FileTail(run.folder / JOURNAL)
@@ -240,7 +240,7 @@ def put_records(
 ) -> None:
     """Write the last records of a journal to stdout, then the records that are appended."""
     from mergepoint.apps.cli.output import put_json_line, put_row
-    from mergepoint.journal.integrity import check_first
+    from mergepoint.journal.journal_check import check_first
 
     width = 0
     for lines in _looks(tail, follow=follow, pause=pause):
@@ -260,7 +260,7 @@ def put_records(
 
 
 def _looks(tail: Tail, *, follow: bool, pause: Callable[[], None]) -> Iterator[list[Any]]:
-    from mergepoint.journal.follow import follow as followed
+    from mergepoint.journal.line_logs import follow as followed
 
     if follow:
         yield from followed(tail, pause=pause)

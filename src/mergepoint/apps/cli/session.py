@@ -17,10 +17,10 @@ from mergepoint.apps.cli.run_store import LAST
 
 if TYPE_CHECKING:
     from mergepoint.session.entries import SessionMessage, WorkingStep
-    from mergepoint.session.integrity import Flaw
-    from mergepoint.session.session import SessionMemory
-    from mergepoint.session.store import SessionBrief
-    from mergepoint.session.store import Sessions as SessionStore
+    from mergepoint.session.session_memory import SessionMemory
+    from mergepoint.session.session_repair import Flaw
+    from mergepoint.session.session_store import SessionBrief
+    from mergepoint.session.session_store import Sessions as SessionStore
 
 LIST_EXAMPLES = (
     "mergepoint session list",
@@ -49,7 +49,7 @@ _TITLE = 60
 
 def open_sessions(sessions: str) -> SessionStore:
     """Return the sessions of a folder or database. Raises what `sessions_at` raises."""
-    from mergepoint.session.file import sessions_at
+    from mergepoint.session.file_sessions import sessions_at
 
     return sessions_at(sessions)
 
@@ -144,7 +144,7 @@ def _resume_command(memory: SessionMemory) -> str | None:
 
     Without a run of the turn, the options of the chat are unknown.
     """
-    from mergepoint.session.turns import failed_turn, run_of
+    from mergepoint.session.turn_runner import failed_turn, run_of
 
     left = memory.unfinished or failed_turn(memory)
     if left is None:
@@ -215,7 +215,7 @@ def check(
     The exit code is 3 if there is a problem.
     """
     from mergepoint.apps.cli.output import put, put_json, tell
-    from mergepoint.session.integrity import check_session
+    from mergepoint.session.session_repair import check_session
 
     place = open_sessions(sessions)
     if bool(session) == every:
@@ -255,7 +255,7 @@ def repair(
     """
     from mergepoint.apps.cli.gates import can_ask
     from mergepoint.apps.cli.output import count, put, put_json, tell
-    from mergepoint.session.integrity import check_session, repair_session
+    from mergepoint.session.session_repair import check_session, repair_session
 
     place = open_sessions(sessions)
     name = _named(place, session)

@@ -180,8 +180,8 @@ def can_make_fewer_calls(tree: Node) -> bool:
 
 def tell_masked(inputs: Mapping[str, Any], messages: Sequence[str]) -> None:
     """Report which inputs look like keys, and are masked in the journal."""
-    from mergepoint.journal.header import masked_inputs
     from mergepoint.journal.redact import mask
+    from mergepoint.journal.stores import masked_inputs
 
     options = [f"--input {name}=VALUE" for name in masked_inputs(inputs)]
     if any(mask(text) != text for text in messages):

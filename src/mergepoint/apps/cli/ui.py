@@ -15,7 +15,7 @@ from mergepoint.apps.cli.options import AgentOptions, ChatOptions, Json, Traceba
 
 if TYPE_CHECKING:
     from mergepoint.apps.cli.chat_loop import ChatSetup
-    from mergepoint.session.turns import TurnRunner
+    from mergepoint.session.turn_runner import TurnRunner
 
 EXAMPLES = (
     "mergepoint ui",
@@ -135,7 +135,7 @@ _EXAMPLES = (
 
 def _turns(target: str, setup: ChatSetup) -> TurnRunner:
     """Return the runner of a tree that answers. Raises CommandError if it needs inputs."""
-    from mergepoint.session.turns import TurnRunner
+    from mergepoint.session.turn_runner import TurnRunner
     from mergepoint.targets import find_target
     from mergepoint.tree.nodes import REQUIRED
 

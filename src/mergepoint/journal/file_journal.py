@@ -5,34 +5,45 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
-from mergepoint.journal.header import FORMAT, RunHeader
+from mergepoint.journal.file_locks import (
+    LockableFile,
+    is_locked,
+    lock_file,
+    open_lockable,
+    unlock_file,
+)
 from mergepoint.journal.lines import (
     FileLines,
     JournalError,
     JournalFileError,
-    LockableFile,
     first_line,
     flush_folder,
-    is_locked,
-    lock_file,
-    open_lockable,
     open_regular,
     read_lines,
     starts_line,
-    unlock_file,
 )
 from mergepoint.journal.recorded_answers import outcomes
 from mergepoint.journal.records import CallRecord, record_from_plain, record_to_plain
 from mergepoint.journal.redact import Redact, encode_safe
-from mergepoint.journal.store import Sync, checked_run_id, checked_sync, known_run, unknown_run
+from mergepoint.journal.stores import (
+    FORMAT,
+    RunHeader,
+    Store,
+    Sync,
+    check_format,
+    checked_run_id,
+    checked_sync,
+    known_run,
+    parsed,
+    unknown_run,
+    without_starts,
+)
 from mergepoint.journal.writer import Writer
-
-T = TypeVar("T")
 
 
 def read_journal(path: Path) -> tuple[RunHeader, tuple[CallRecord, ...]]:
@@ -46,15 +57,6 @@ def read_journal(path: Path) -> tuple[RunHeader, tuple[CallRecord, ...]]:
     """
     header, records, _ = load(path)
     return header, without_starts(records, lambda: is_locked(path))
-
-
-def without_starts(
-    records: tuple[CallRecord, ...], going: Callable[[], bool]
-) -> tuple[CallRecord, ...]:
-    """Return the records without starts of calls, as a reader of a growing journal needs them."""
-    if not any(record.begun for record in records):
-        return records
-    return outcomes(records, over=not going())
 
 
 def load(path: Path) -> tuple[RunHeader, tuple[CallRecord, ...], FileLines]:
@@ -78,35 +80,6 @@ def load(path: Path) -> tuple[RunHeader, tuple[CallRecord, ...], FileLines]:
         for number, data in enumerate(lines.values[1:], 2)
     )
     return header, records, lines
-
-
-def check_format(place: Path | str, found: object) -> None:
-    """Raise JournalError unless this version can read the format."""
-    if found != FORMAT:
-        newer = str(found).startswith(FORMAT.partition("/")[0] + "/")
-        way_out = "update mergepoint" if newer else "it is no journal; give another file"
-        raise JournalError(
-            f"{place} is of format {found!r}, this version reads {FORMAT}: {way_out}"
-        )
-
-
-def parsed(
-    place: Path | str, number: int, parse: Callable[..., T], *plain: Any, unit: str = "line"
-) -> T:
-    """Return the object that a line's plain data describes. Raises JournalError if invalid."""
-    try:
-        return parse(*plain)
-    except (
-        *(LookupError, TypeError, ValueError, AttributeError),
-        *(ArithmeticError, RecursionError),
-    ) as error:
-        raise JournalError(
-            f"{place}, {unit} {number} holds something else than {FORMAT} says "
-            f"({type(error).__name__}: {error}); docs/reference/journal-format.md has the format"
-        ) from error
-
-
-__all__ = ["FileJournal", "JournalError", "RunHeader", "has_begun", "read_journal"]
 
 
 _START = f'{{"format":"{FORMAT}'.encode()
@@ -438,3 +411,17 @@ class FileStore:
             return RunHeader.from_plain(plain).created_at.timestamp()
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return float("-inf")
+
+
+def store_at(place: Path | str | Store, *, redact: Redact | None = None) -> Store:
+    """Return the store at a place: a folder, or a database if the text contains `://`.
+
+    A store is returned unchanged. Raises the errors of SqlStore.
+    """
+    if isinstance(place, str) and "://" in place:
+        from mergepoint.journal.sql_journal import SqlStore  # SQLAlchemy need not be installed
+
+        return SqlStore(place, redact=redact)
+    if isinstance(place, str | Path):
+        return FileStore(place, redact=redact)
+    return place

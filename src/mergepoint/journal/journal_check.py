@@ -11,23 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from mergepoint.core.errors import MergepointError
-from mergepoint.journal.file import check_format, parsed
-from mergepoint.journal.follow import Rows
-from mergepoint.journal.header import RunHeader
+from mergepoint.journal.file_locks import is_locked, lock_file, open_lockable, unlock_file
+from mergepoint.journal.line_logs import Rows
 from mergepoint.journal.lines import (
     JournalError,
     JournalFileError,
     decode,
-    is_locked,
-    lock_file,
-    open_lockable,
     open_regular,
-    unlock_file,
     write_whole,
 )
 from mergepoint.journal.recipe_records import CallsOfItems
 from mergepoint.journal.recorded_answers import outcomes
 from mergepoint.journal.records import RECORDS, CallRecord, record_from_plain, to_json_value
+from mergepoint.journal.stores import RunHeader, check_format, parsed
 from mergepoint.journal.transcript import NOT_IN_JOURNAL, Transcript, read_transcript, transcript_of
 from mergepoint.tree.nodes import Order
 from mergepoint.tree.transform import from_outline, leaf_paths

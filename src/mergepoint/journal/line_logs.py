@@ -1,4 +1,4 @@
-"""Following a journal: its records as they are appended."""
+"""Logs of lines that grow, and following them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from mergepoint.journal.lines import JournalError, JournalFileError, decode, is_locked, line_fault
+from mergepoint.journal.file_locks import is_locked
+from mergepoint.journal.lines import JournalError, JournalFileError, decode, line_fault
 
 Line = tuple[int, dict[str, Any]]
 
@@ -17,14 +18,12 @@ class Tail(Protocol):
     @property
     def going(self) -> bool:
         """Return whether a process writes the journal now."""
-        ...
 
     def new(self) -> list[Line]:
         """Return number and object of each line appended since; the header is line 1.
 
         Raises JournalError for a line that was changed, and for a journal that became shorter.
         """
-        ...
 
 
 class FileTail:
@@ -75,11 +74,9 @@ class Rows(Protocol):
 
     def held(self, run_id: str) -> bool:
         """Return whether a process writes a run now."""
-        ...
 
     def lines(self, run_id: str, *, after: int = 0) -> Iterator[tuple[int, bytes]]:
         """Return number and line of a run's rows after a number."""
-        ...
 
 
 class RowTail:

@@ -11,8 +11,8 @@ from mergepoint.core.errors import SessionError
 from mergepoint.core.paths import nearest
 from mergepoint.journal.redact import Redact
 from mergepoint.session.entries import Entry, SessionHeader, SessionMessage
-from mergepoint.session.log import SessionLog, Sidecar
-from mergepoint.session.session import SessionMemory
+from mergepoint.session.session_log import SessionLog, Sidecar
+from mergepoint.session.session_memory import SessionMemory
 
 LOOK = 8
 """The number of first entries that are searched for a session's title."""

@@ -10,11 +10,11 @@ from pathlib import Path
 from mergepoint.core.errors import SessionError
 from mergepoint.journal.lines import decode
 from mergepoint.session.entries import Entry, SessionHeader, SessionMessage
-from mergepoint.session.file import sessions_at
+from mergepoint.session.file_sessions import sessions_at
 from mergepoint.session.history import SessionState
-from mergepoint.session.log import LockedLog, LogLine, Mark, entry_at, header_at
-from mergepoint.session.session import Snapshot
-from mergepoint.session.store import Sessions
+from mergepoint.session.session_log import LockedLog, LogLine, Mark, entry_at, header_at
+from mergepoint.session.session_memory import Snapshot
+from mergepoint.session.session_store import Sessions
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,20 +31,23 @@ except ImportError as error:
         f"journals in SQL need SQLAlchemy, which is not installed: {install_command('sql')}"
     ) from error
 
-from mergepoint.journal.file import check_format, parsed, without_starts
-from mergepoint.journal.header import FORMAT, RunHeader
-from mergepoint.journal.lines import (
-    JournalError,
-    JournalFileError,
-    decode,
-    is_locked,
-    open_locked,
-    remove_locked,
-)
+from mergepoint.journal.file_locks import is_locked, open_locked, remove_locked
+from mergepoint.journal.lines import JournalError, JournalFileError, decode
 from mergepoint.journal.recorded_answers import outcomes
 from mergepoint.journal.records import CallRecord, record_from_plain, record_to_plain
 from mergepoint.journal.redact import MASK, Redact, encode_safe, mask
-from mergepoint.journal.store import Sync, checked_run_id, checked_sync, known_run, unknown_run
+from mergepoint.journal.stores import (
+    FORMAT,
+    RunHeader,
+    Sync,
+    check_format,
+    checked_run_id,
+    checked_sync,
+    known_run,
+    parsed,
+    unknown_run,
+    without_starts,
+)
 from mergepoint.journal.writer import Writer
 
 _KINDS = ("sqlite", "postgresql")

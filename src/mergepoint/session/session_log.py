@@ -11,12 +11,12 @@ from typing import Any, Final, Protocol
 from mergepoint.core.errors import SessionError
 from mergepoint.journal.lines import JournalError
 from mergepoint.journal.redact import Redact
-from mergepoint.journal.store import Store
+from mergepoint.journal.stores import Store
 from mergepoint.session.entries import FORMAT, Entry, SessionHeader, entry_from_plain
 
 REPAIR = (
-    "mergepoint.session.integrity.repair_session keeps every line that can be read, and beside it "
-    "what there was"
+    "mergepoint.session.repair_session keeps every line that can be read, and beside it what there "
+    "was"
 )
 PATIENCE = 30.0
 """Seconds that a writer waits for others, each of which writes for milliseconds."""

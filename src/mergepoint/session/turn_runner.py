@@ -31,8 +31,8 @@ from mergepoint.engine.context import RunContext
 from mergepoint.engine.generation import arun_generation, run_generation
 from mergepoint.engine.result import Result
 from mergepoint.engine.runner import ChatRunner
-from mergepoint.journal.questions import open_questions
 from mergepoint.journal.records import CallRecord, call_messages
+from mergepoint.journal.replay import open_questions
 from mergepoint.journal.writer import in_threads, run_off_loop
 from mergepoint.models.identity import ChatModel, View
 from mergepoint.models.pricing import Price
@@ -45,7 +45,7 @@ from mergepoint.session.entries import (
     execution_content,
 )
 from mergepoint.session.history import check_open, stem_of, view_of
-from mergepoint.session.session import SessionMemory
+from mergepoint.session.session_memory import SessionMemory
 from mergepoint.tree.decision import Answerer, Question
 from mergepoint.tree.nodes import Loop, Node, Order, root_path, walk
 from mergepoint.tree.policy import Budget

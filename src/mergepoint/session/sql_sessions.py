@@ -22,8 +22,16 @@ except ImportError as error:
 
 from mergepoint.journal.lines import decode, encode
 from mergepoint.journal.redact import Redact
-from mergepoint.journal.sql import RECORDS, RUNS, Database, SqlStore, hold_run, line_tables, row
-from mergepoint.journal.store import Sync, checked_sync
+from mergepoint.journal.sql_journal import (
+    RECORDS,
+    RUNS,
+    Database,
+    SqlStore,
+    hold_run,
+    line_tables,
+    row,
+)
+from mergepoint.journal.stores import Sync, checked_sync
 from mergepoint.session.entries import (
     FORMAT,
     Entry,
@@ -32,7 +40,7 @@ from mergepoint.session.entries import (
     entry_to_plain,
     new_session_id,
 )
-from mergepoint.session.log import (
+from mergepoint.session.session_log import (
     PATIENCE,
     REPAIR,
     Appended,
@@ -44,8 +52,8 @@ from mergepoint.session.log import (
     entry_at,
     header_at,
 )
-from mergepoint.session.session import SessionMemory
-from mergepoint.session.store import (
+from mergepoint.session.session_memory import SessionMemory
+from mergepoint.session.session_store import (
     LOOK,
     SessionBrief,
     brief_of,

@@ -14,7 +14,7 @@ from langchain_core.messages import BaseMessage
 from mergepoint.core.errors import SessionError, StepError
 from mergepoint.core.paths import nearest
 from mergepoint.core.strict_yaml import dump
-from mergepoint.journal.store import Store
+from mergepoint.journal.stores import Store
 from mergepoint.session.entries import (
     ROLES,
     Entry,
@@ -38,7 +38,7 @@ from mergepoint.session.history import (
     cleared,
     summary_of,
 )
-from mergepoint.session.log import Mark, SessionLog
+from mergepoint.session.session_log import Mark, SessionLog
 
 # A snapshot is for people, and never read back.
 

@@ -16,24 +16,26 @@ from pathlib import Path
 from typing import Any
 
 from mergepoint.core.errors import SessionError
-from mergepoint.journal.file import JOURNAL, FileStore
-from mergepoint.journal.integrity import save_damaged_copy
-from mergepoint.journal.lines import (
-    JournalError,
+from mergepoint.journal.file_journal import JOURNAL, FileStore
+from mergepoint.journal.file_locks import (
     LockableFile,
     Replaced,
-    decode,
-    encode,
     file_lock,
-    flush_folder,
     lock_file,
     open_lockable,
-    read_lines,
     unlock_file,
+)
+from mergepoint.journal.journal_check import save_damaged_copy
+from mergepoint.journal.lines import (
+    JournalError,
+    decode,
+    encode,
+    flush_folder,
+    read_lines,
     write_whole,
 )
 from mergepoint.journal.redact import Redact
-from mergepoint.journal.store import Sync, checked_sync
+from mergepoint.journal.stores import Sync, checked_sync
 from mergepoint.session.entries import (
     Entry,
     SessionHeader,
@@ -41,7 +43,7 @@ from mergepoint.session.entries import (
     entry_to_plain,
     new_session_id,
 )
-from mergepoint.session.log import (
+from mergepoint.session.session_log import (
     PATIENCE,
     REPAIR,
     ROWS_FORMAT,
@@ -55,8 +57,8 @@ from mergepoint.session.log import (
     entry_at,
     header_at,
 )
-from mergepoint.session.session import SessionMemory
-from mergepoint.session.store import (
+from mergepoint.session.session_memory import SessionMemory
+from mergepoint.session.session_store import (
     LOOK,
     SessionBrief,
     Sessions,
@@ -511,7 +513,7 @@ def sessions_at(place: Path | str | Sessions, *, redact: Redact | None = None) -
     A store is returned unchanged.
     """
     if isinstance(place, str) and "://" in place:
-        from mergepoint.session.sql import SqlSessions  # SQLAlchemy need not be installed
+        from mergepoint.session.sql_sessions import SqlSessions  # SQLAlchemy need not be installed
 
         return SqlSessions(place, redact=redact)
     if isinstance(place, str | Path):
