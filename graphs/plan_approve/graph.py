@@ -80,5 +80,5 @@ tree = Block(
 
 @cache
 def graph() -> Graph:
-    """Give the compiled graph for a LangGraph server; compiled once, when it is first asked for."""
+    """Return the compiled graph for a LangGraph server, compiled at the first call."""
     return compile_graph(tree, model="offline")

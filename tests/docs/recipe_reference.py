@@ -53,7 +53,7 @@ def blocks() -> Iterator[str]:
     grouped = [name for names in PURPOSES.values() for name in names]
     if sorted(grouped) != sorted(kinds):
         raise ValueError(f"PURPOSES and the registry differ: {set(grouped) ^ set(kinds)}")
-    yield "Every bundled block: what it does, which props it reads and writes, and its parameters."
+    yield "Every bundled block: its purpose, the props that it reads and writes, its parameters."
     yield "## Which blocks call a model"
     yield from _callers(kinds.values())
     yield "## Shared parameters"
@@ -190,7 +190,7 @@ def words() -> Iterator[str]:
     """Yield the parts of the page on the vocabulary."""
     yield (
         "The words that bundled blocks and recipes agree on. You can use any other word. A name\n"
-        "that is one typo away from one of these gives a `VocabularyWarning`."
+        "that is one typo away from one of these causes a `VocabularyWarning`."
     )
     known = vocabulary()
     for section, title in SECTIONS.items():

@@ -307,7 +307,7 @@ def _command(folder: Any) -> str:
 
 
 def _decisions() -> Iterator[str]:
-    yield "One decision per note: the decision, its reasons, and its consequences."
+    yield "One decision per note: its context, the decision, and its consequences."
     yield rows(
         ("Note", "Decision"),
         [
