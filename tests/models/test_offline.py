@@ -34,10 +34,12 @@ from langchain_core.tools import tool
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
+from mergepoint.core.errors import StepError
 from mergepoint.models.identity import identity, view_of
 from mergepoint.models.instrument import instrument
 from mergepoint.models.providers import resolve_model
-from mergepoint.offline.model import NOT_A_LANGUAGE_MODEL, OfflineModel
+from mergepoint.offline.language import ConversationReading
+from mergepoint.offline.model import NOT_A_LANGUAGE_MODEL, OfflineModel, fill_schema
 
 TALK: list[BaseMessage] = [
     HumanMessage("Describe a poster of an old harbour at dawn."),
@@ -312,10 +314,10 @@ def test_any_text_is_answered_twice_alike(texts: list[str]) -> None:
 
 def test_it_says_what_it_can_do() -> None:
     """A greeting is answered by saying what answers; a task beyond it by saying so."""
-    assert "not a language model" in ask([HumanMessage("hello")]).text
+    assert "isn't a language model" in ask([HumanMessage("hello")]).text
     poem = ask([HumanMessage("Write a haiku about rain in autumn.")]).text
-    assert poem.startswith("Asked for: rain in autumn.")
-    assert "takes a language model" in poem
+    assert poem.startswith("Request: rain in autumn.")
+    assert "use a language model" in poem
 
 
 def test_every_kind_of_field_is_filled_in() -> None:
@@ -326,54 +328,25 @@ def test_every_kind_of_field_is_filled_in() -> None:
     assert result["parsing_error"] is None
     made = result["parsed"]
     assert isinstance(made, Everything)
-    assert made.title == "An Old Harbour at Dawn"
-    assert made.code.startswith('print("')
-    assert made.issues[0] == '"very" hedges; the text is firmer without it.'
-    assert len(made.steps) == 4
+    assert made.title == "an old harbour at dawn"
+    assert made.issues == ["an old harbour at dawn"]
     assert made.action == "chat"
     assert made.maybe is None
     assert made.left == "as it is"
     assert "harbour" in made.verdict.reason
-    compile(made.code, "made", "exec")
     (call,) = result["raw"].tool_calls
     assert call["name"] == "Everything"
     assert result["raw"].usage_metadata["output_tokens"] > 10
 
 
-def test_what_the_conversation_names_is_taken() -> None:
-    """A field that the conversation has a label for gets that value; so do choices it speaks of."""
-    said = [HumanMessage("Mood: calm\nThe wall is blue. Please run it.")]
-
-    class Labelled(BaseModel):
-        """Fields with labels in the text."""
-
-        mood: str | None
-        colour: Colour
-        action: Literal["chat", "run", "stop"]
-
-    made = OfflineModel().with_structured_output(Labelled).invoke(said)
-    assert made == Labelled(mood="calm", colour=Colour.BLUE, action="run")
-
-
-def test_a_score_falls_with_what_is_wrong() -> None:
-    """A text that meets the task scores higher than one that does not speak of it."""
-    good = [TALK[0], AIMessage("The poster shows an old harbour at dawn."), TALK[2]]
-    bad = [TALK[0], AIMessage("Cheese is made of milk."), TALK[2]]
-    judge = OfflineModel().with_structured_output(Verdict)
-    high, low = judge.invoke(good), judge.invoke(bad)
-    assert isinstance(high, Verdict)
-    assert isinstance(low, Verdict)
-    assert high.score > low.score == 1
-
-
 def test_recursive_and_dictionary_schemas_are_filled_in() -> None:
     """A model that holds itself ends at once; a typed dictionary gives a dictionary."""
     made = OfflineModel().with_structured_output(Tree).invoke(TALK)
-    assert made == Tree(name="An Old Harbour at Dawn", below=[])
+    assert made == Tree(name="an old harbour at dawn", below=[])
     plain = OfflineModel().with_structured_output(Plain).invoke(TALK)
     assert isinstance(plain, dict)
     assert set(plain) == {"answer", "score"}
-    assert plain["answer"].startswith("Issues:")
+    assert plain["answer"] == "an old harbour at dawn"
 
 
 def test_a_tool_is_called_where_the_task_names_it() -> None:
@@ -387,7 +360,7 @@ def test_a_tool_is_called_where_the_task_names_it() -> None:
     result = ToolMessage("3 otters", tool_call_id=call.tool_calls[0]["id"], name="search_web")
     told = model.invoke([asked, call, result])
     assert not told.tool_calls
-    assert told.text == "search_web gave: 3 otters"
+    assert told.text == "search_web returned: 3 otters"
     assert not model.invoke(TALK).tool_calls
 
 
@@ -422,3 +395,37 @@ def test_inputs_are_left_as_they_are() -> None:
     model: BaseChatModel = OfflineModel()
     model.invoke(TALK)
     assert before == TALK
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"type": "string", "maxLength": 8}, "an old h"),
+        ({"type": "string", "minLength": 24}, "an old harbour at dawn.."),
+        ({"const": 3}, 3),
+        ({"type": "array", "items": {"enum": ["red", "blue"]}}, ["red"]),
+        ({"type": "integer", "minimum": 1, "maximum": 5}, 1),
+        ({"type": "number", "exclusiveMinimum": 0, "maximum": 1}, 0.5),
+        ({"type": "integer", "exclusiveMaximum": 0}, -1),
+        ({"type": ["string", "null"]}, None),
+        ({"oneOf": [{"type": "boolean"}, {"type": "string"}]}, False),
+        ({"allOf": [{"type": "boolean"}]}, False),
+        ({"type": "array", "items": {}, "minItems": 1}, ["an old harbour at dawn"]),
+        ({"type": "array", "prefixItems": [{"const": 1}, {"const": 2}]}, [1, 2]),
+        ({"properties": {"a": {"type": "null"}, "b": {}}, "required": ["a"]}, {"a": None}),
+    ],
+)
+def test_each_kind_of_schema_has_a_valid_value(schema: dict[str, Any], value: Any) -> None:
+    """A schema gets its first valid value, and text is the subject of the conversation."""
+    assert fill_schema(schema, ConversationReading.of(TALK)) == value
+
+
+def test_references_in_a_schema_are_followed() -> None:
+    """A list of a schema that contains itself ends; a required field that does so is an error."""
+    link = {"$ref": "#/$defs/node"}
+    node = {"properties": {"below": {"type": "array", "items": link}}, "required": ["below"]}
+    value = fill_schema({**link, "$defs": {"node": node}}, ConversationReading.of(TALK))
+    assert str(value).count("below") < 10
+    endless = {"properties": {"next": link}, "required": ["next"]}
+    with pytest.raises(StepError, match="'next' requires itself"):
+        fill_schema({**link, "$defs": {"node": endless}}, ConversationReading.of(TALK))

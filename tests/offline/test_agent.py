@@ -87,7 +87,7 @@ def test_answers_say_what_came_out_and_no_more() -> None:
     assert said(FROM_OUTPUT, output="- 1\n- 2", request="Sum.") == "- 1\n- 2"
     assert said(FAILED, problem="exit code 1\nKeyError: 'x'").endswith("KeyError: 'x'")
     assert said(NOT_APPROVED, reason="too long").endswith("too long")
-    assert "no language model" in said(CHAT, skills=SKILLS, request="Hi.")
+    assert "isn't a language model" in said(CHAT, skills=SKILLS, request="Hi.")
 
 
 def test_a_total_below_a_list_is_a_line_of_its_own() -> None:

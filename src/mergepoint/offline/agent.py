@@ -1,7 +1,7 @@
-"""Answers of the offline model as an agent: a plan, a program, an answer, by the request.
+"""Answers of the offline model to the bundled agent's prompts: plans, programs, and replies.
 
-It knows the prompts by how they begin, and everything else from their labelled parts. Programs are
-the example of the skill, with the settings at its top set to what the request names.
+It recognizes a prompt by its beginning, and reads the rest from its labelled parts. A program is
+the skill's example, with the settings at its top replaced by values from the request.
 """
 
 from __future__ import annotations
@@ -9,10 +9,15 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
-from mergepoint.offline.language import ConversationReading, apart, content_words, label_in, phrases
+from mergepoint.offline.language import (
+    ConversationReading,
+    content_words,
+    last_labelled,
+    phrases,
+    separate_lists,
+)
 
 PLAN = "Plan how to answer the user's last message"
 CODE = "Write the Python program that carries out the plan"
@@ -24,100 +29,94 @@ CHAT = "Answer the user's last message in words"
 _SKILL = re.compile(r"^- (\w+): (.+)$", re.MULTILINE)
 _DATE = re.compile(r"\b\d{4}-\d{2}-\d{2}\b")
 _DATES = re.compile(r"^(\w+ = )\[[^\]\n]*\]$", re.MULTILINE)
-_CHOICE = re.compile(r'^([A-Z_]+ = )"([^"\n]*)"(  # )(.+)$', re.MULTILINE)
-_CODED = frozenset(("script", "program", "python", "code"))
-_PLAIN = frozenset(["asks", "user", "which", "what", "how", "many", "one", "some"])
+_SETTING = re.compile(r'^([A-Z_]+ = )"([^"\n]*)"(  # )(.+)$', re.MULTILINE)
+_SCRIPT_WORDS = frozenset(("script", "program", "python", "code"))
+_COMMON_WORDS = frozenset(["asks", "user", "which", "what", "how", "many", "one", "some"])
 
 
-def planned(conversation: ConversationReading) -> dict[str, Any] | None:
-    """Return the plan that is asked for, None where none is."""
+def agent_plan(conversation: ConversationReading) -> dict[str, Any] | None:
+    """Return the plan that an agent requests, or None for other tasks."""
     task = conversation.task
     if not task.startswith(PLAN):
         return None
-    request, feedback = _part(task, "request"), _part(task, "feedback")
+    request, feedback = last_labelled(task, "request"), last_labelled(task, "feedback")
+    # Feedback counts twice, so that it outweighs the request.
     wanted = f"{request}\n{feedback}\n{feedback}" if feedback else request
-    intent = " ".join(request.split())[:200] or "nothing"
-    skill = _skill_for(wanted, _SKILL.findall(_part(task, "skills")))
-    files = [name for name in phrases(_part(task, "files")) if name in wanted]
-    if _CODED & set(content_words(wanted)) or (files and not skill):
-        steps = [f"Read {', '.join(files)}." if files else "Look into every file.", "Print sums."]
-        return _plan(intent, "custom_script", "", [*steps, *_as_asked(feedback)])
-    if skill:
+    skill = _skill_for(wanted, _SKILL.findall(last_labelled(task, "skills")))
+    files = [name for name in phrases(last_labelled(task, "files")) if name in wanted]
+    action, steps = "chat", []
+    if _SCRIPT_WORDS & set(content_words(wanted)) or (files and not skill):
+        action, skill = "custom_script", ""
+        steps = [f"Read {', '.join(files)}." if files else "Read every file.", "Print sums."]
+    elif skill:
+        action = "execute_skill"
         steps = [f"Follow the skill {skill}.", "Print what was asked for."]
-        return _plan(intent, "execute_skill", skill, [*steps, *_as_asked(feedback)])
-    return _plan(intent, "chat", "", [])
+    if steps and feedback:
+        steps.append(f"As asked: {feedback}")
+    intent = " ".join(request.split())[:200] or "nothing"
+    return {"intent": intent, "action": action, "skill": skill, "steps": steps}
 
 
 def agent_answer(conversation: ConversationReading) -> str | None:
-    """Return the program or the answer that an agent asks for, None where none does."""
+    """Return the plan, program, or reply that an agent requests, or None for other tasks."""
     task = conversation.task
-    if (plan := planned(conversation)) is not None:
+    if (plan := agent_plan(conversation)) is not None:
         return json.dumps(plan, ensure_ascii=False)
     if task.startswith(CODE):
         return f"```python\n{_program(task).strip()}\n```"
     if task.startswith(FROM_OUTPUT):
-        return apart(_part(task, "output"))
+        return separate_lists(last_labelled(task, "output"))
     if task.startswith(FAILED):
-        problem = _part(task, "problem").strip().splitlines() or ["no reason was given"]
-        return f"The program did not work, so there is no result. The last problem: {problem[-1]}"
+        problem = last_labelled(task, "problem").strip().splitlines() or ["unknown"]
+        return f"The program didn't work, so there is no result. The last problem: {problem[-1]}"
     if task.startswith(NOT_APPROVED):
-        return f"Nothing was run, since no plan came about: {_part(task, 'reason')}"
+        return f"Nothing was run, because there is no plan: {last_labelled(task, 'reason')}"
     if task.startswith(CHAT):
-        names = [name for name, _ in _SKILL.findall(_part(task, "skills"))]
-        able = f" I can carry out: {', '.join(names)}." if names else ""
+        names = [name for name, _ in _SKILL.findall(last_labelled(task, "skills"))]
+        skills = f" Its skills: {', '.join(names)}." if names else ""
         return (
-            "I am mergepoint's offline model, which goes by plain rules and is no language model."
-            f"{able} Ask for one of these, or for a script over a file."
+            "This is mergepoint's offline model. It follows simple rules and isn't a language "
+            f"model.{skills} Ask for one of them, or for a script that reads a file."
         )
     return None
 
 
-def _plan(intent: str, action: str, skill: str, steps: list[str]) -> dict[str, Any]:
-    return {"intent": intent, "action": action, "skill": skill, "steps": steps}
-
-
-def _as_asked(feedback: str) -> list[str]:
-    return [f"As asked: {feedback}"] if feedback else []
-
-
-def _part(task: str, label: str) -> str:
-    return label_in(task, label)
-
-
 def _skill_for(wanted: str, skills: list[tuple[str, str]]) -> str:
-    """Return the skill whose words are most in what is wanted.
+    """Return the skill that shares most words with the request, or an empty string.
 
-    A word of several skills counts less, one of a skill's name as much again.
+    A word that several skills share counts less, and a word of a skill's name counts twice.
     """
     asked = _stems(wanted)
     points = dict.fromkeys((name for name, _ in skills), 0.0)
     for about in (dict(skills), {name: name.replace("_", " ") for name, _ in skills}):
-        words = {name: _stems(text) & asked for name, text in about.items()}
-        known = Counter(word for found in words.values() for word in found)
-        for name, found in words.items():
-            points[name] += sum(1 / known[word] for word in found)
+        shared = {name: _stems(text) & asked for name, text in about.items()}
+        frequency = Counter(word for words in shared.values() for word in words)
+        for name, words in shared.items():
+            points[name] += sum(1 / frequency[word] for word in words)
     best = max(points, key=lambda name: points[name], default="")
     return best if best and points[best] >= 1 else ""
 
 
 def _stems(text: str) -> frozenset[str]:
     words = (*content_words(text), *(["date"] if _DATE.search(text) else []))
-    return frozenset(word.rstrip("s") for word in words if word not in _PLAIN)
+    return frozenset(word.rstrip("s") for word in words if word not in _COMMON_WORDS)
 
 
 def _program(task: str) -> str:
-    example = _part(task, "example")
-    wanted = "\n".join(_part(task, name) for name in ("request", "plan", "previous_error", "next"))
-    files = phrases(_part(task, "files"))
+    example = last_labelled(task, "example")
+    labels = ("request", "plan", "previous_error", "next")
+    wanted = "\n".join(last_labelled(task, label) for label in labels)
+    files = phrases(last_labelled(task, "files"))
     if not example:
-        return _counting([name for name in files if name in wanted] or list(files))
+        named = [name for name in files if name in wanted] or files
+        return _COUNT_WORDS.format(names=json.dumps(list(named)))
     if dates := list(dict.fromkeys(_DATE.findall(wanted))):
-        example = _DATES.sub(lambda found: f"{found[1]}{_listed(dates)}", example)
-    return _CHOICE.sub(lambda found: _chosen(found, wanted, files), example)
+        example = _DATES.sub(lambda found: f"{found[1]}{json.dumps(dates)}", example)
+    return _SETTING.sub(lambda found: _choose_setting(found, wanted, files), example)
 
 
-def _chosen(found: re.Match[str], wanted: str, files: tuple[str, ...]) -> str:
-    """Return a setting with the choice that is named last, else as it is."""
+def _choose_setting(found: re.Match[str], wanted: str, files: tuple[str, ...]) -> str:
+    """Return a setting's line with the choice that the request names last, if it names one."""
     choices = files if "file" in found[4] else phrases(found[4])
     last = {choice: wanted.lower().rfind(choice.lower()) for choice in choices}
     named = [choice for choice in choices if last[choice] >= 0]
@@ -125,19 +124,10 @@ def _chosen(found: re.Match[str], wanted: str, files: tuple[str, ...]) -> str:
     return f'{found[1]}"{value}"{found[3]}{found[4]}'
 
 
-def _listed(words: list[str]) -> str:
-    return "[" + ", ".join(f'"{word}"' for word in words) + "]"
+_COUNT_WORDS = """\
+from pathlib import Path
 
-
-def _counting(names: list[str]) -> str:
-    """Return a program that counts the lines and words of files."""
-    return "\n".join(_counting_lines(names))
-
-
-def _counting_lines(names: list[str]) -> Iterator[str]:
-    yield "from pathlib import Path"
-    yield ""
-    yield f"for name in {_listed(names)}:"
-    yield '    text = Path(name).read_bytes().decode("utf-8", "replace")'
-    yield "    words = len(text.split())"
-    yield '    print(f"{name}: {len(text.splitlines())} lines, {words} words")'
+for name in {names}:
+    text = Path(name).read_bytes().decode("utf-8", "replace")
+    words = len(text.split())
+    print(f"{{name}}: {{len(text.splitlines())}} lines, {{words}} words")"""

@@ -1,4 +1,4 @@
-"""Reading a brief: what is to be made, for whom, and its title."""
+"""Read a brief: the subject, audience, mood, and wishes for a text or picture, and its titles."""
 
 from __future__ import annotations
 
@@ -6,32 +6,100 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from mergepoint.offline import language
 from mergepoint.offline.language import (
     ConversationReading,
-    capital,
+    capitalize_first,
     content_words,
     instructions,
+    join_list,
     kind_of,
-    listed,
+    lowercase_first,
+    normalize,
     phrases,
-    plain,
     sentences,
-    uncapital,
+    subject_words,
     word_set,
     words_of,
 )
 
-# Brief: subject, audience, mood and wishes, as plain rules find them in what the user wrote.
-
-
-LONGEST = 4_000
+MAX_CHARACTERS = 4_000
 """Characters of a brief that are read."""
+
+
+def _pattern(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.IGNORECASE)
+
+
+FORMAT = re.compile(
+    r"\b((?:(?:children's|book|album|film|greeting) )?(?:poster|flyer|leaflet|illustration|cover|ad"
+    r"|banner|card|postcard|mural|logo|picture|image|photo|painting|drawing|invitation))\b"
+)
+_FORMAT_LINK = _pattern(
+    r"^(?:\s+prompt)?"
+    r"(?:\s*:|\s+(?:of|for|about|showing|announcing|on|with|(?:that|which) shows))\s+"
+)
+_REQUEST = _pattern(
+    r"^(?:(?:please|can you|could you)\s+)*(?:(?:i|we)(?:'d like| would like| want| need)"
+    r"|create|make|design|draw|write|generate|show|describe|explain|suggest|give|propose|analy[sz]e"
+    r"|tell|plan|outline|list|name|sketch|summari[sz]e|search|find|get|fetch|look up|calculate"
+    r")\s+(?:(?:me|us|to me|to us)\s+)?"
+)
+_ABOUT = (
+    _pattern(r"\babout\s+"),
+    _pattern(r"\b(?:explain|describe)\s+"),
+    _pattern(r"\b(?:of|on|for)\s+"),
+)
+_PEOPLE = (
+    r"(?:famil(?:y|ies)|people|children|kids|adults|everyone|those|parents|fans|guests|tourists"
+    r"|students|commuters|locals|readers|visitors|customers|beginners|someone|child|friend|newcomer|colleague)"
+)
+_AUDIENCE = _pattern(
+    r"(?:,\s*)?\b(?:for|aimed at)\s+"
+    rf"((?:(?!about\b|of\b|with\b|who\b|that\b)[\w'\u2019-]+\s+){{0,4}}?{_PEOPLE}\b[^.;,\n]*)"
+)
+_EXPLAIN = _pattern(r"\b(?:explain|tell|describe|plan|outline)\b")
+_LISTENER = _pattern(
+    rf"\s+(?:to (?:\w+ ){{0,2}}?{_PEOPLE}\b|in \w+ (?:steps|points|parts|words|sentences)\b).*$"
+)
+_EXCLUDE = _pattern(r"(?:,\s*)?\b(?:and |but )?(?:no|without|avoid(?:ing)?)\s+([^,.;\n]+)")
+_MOOD = _pattern(r"\bfeels?\s+([^.;,\n]+)")
+_MOOD_WORDS = word_set(
+    """bold bright calm cheerful cold cozy dark dramatic eerie elegant festive friendly funny gentle
+    gloomy hopeful joyful lonely magical mysterious peaceful playful proud quiet romantic sad secret
+    silent tender tense warm wild"""
+)
+# A comma ends the subject, unless another item of a list follows.
+_SUBJECT_END = re.compile(
+    r"[.;:!?\n(]|\s[-\u2013\u2014]\s|,\s(?!(?:an?|the|two|three|some|and)\s)"
+    r"|\s(?:without|with no|so that|because)\s"
+)
+# In a sentence about a business, as opposed to a picture, the subject ends before its verb.
+_BUSINESS_VERB = re.compile(
+    r"\s(?:(?:re)?opens|starts|begins|celebrates|needs|wants|launches|offers|sells|closes|is|are|was"
+    r"|has|have|will|should|must)\s"
+)
+_PARTICIPLES = {
+    **{
+        f"{verb}s": f"{verb}ing"
+        for verb in ("stand", "look", "read", "play", "wait", "hang", "burn", "float")
+    },
+    "sits": "sitting",
+    "runs": "running",
+    "has": "with",
+    "is": "",
+    "are": "",
+}
+_WRAPPED_LINE = re.compile(r"(?<=[\w,])(?<!\n)[ \t]*\n[ \t]*(?=[a-z])")
+_SHOWS = _pattern(
+    r"^(?:and |but |with |please )?(?:(?:it|the \w+|we|there) (?:should |must |will )?"
+    r"(?:be|is|are|shows?|has|have|includes?)|show|include|with)\s+"
+)
+_EDGE_MARKS = " ,.;:!?-\u2013\u2014\"'\u201c\u201d"
 
 
 @dataclass(frozen=True, slots=True)
 class Brief:
-    """The facts known about the thing to be made; a field that was not mentioned is empty."""
+    """The known facts about a text or picture; a field that was not mentioned is empty."""
 
     format: str = ""
     subject: str = ""
@@ -60,188 +128,160 @@ class Brief:
 def brief_of(conversation: ConversationReading) -> Brief:
     """Read the brief of a conversation.
 
-    It is the newest part labelled as one; without such a part, the newest user message that asks
-    for something to be made.
+    It is the newest part labelled as a brief. Without one, it is the newest user message that
+    requests a new text or picture.
     """
-    text = conversation.labelled("brief", "request", "topic", "idea", "task")
-    parsed = _parsed((instructions(text) or text) if text else _made_from(conversation))
-    likes = _liked(conversation.labelled("likes", "liked", "wanted", "include", "must have"))
-    disliked = conversation.labelled("dislikes", "disliked", "avoid", "exclude", "leave out")
-    dislikes = tuple(dict.fromkeys([*_disliked(disliked), *parsed.dislikes]))
-    refused = {plain(item) for item in dislikes}
+    text = conversation.labelled("brief", "request", "topic", "task")
+    parsed = _parse_brief((instructions(text) or text) if text else _request_in(conversation))
+    dislikes = phrases(conversation.labelled("dislikes", "avoid", "leave out"))
+    dislikes = tuple(dict.fromkeys([*dislikes, *parsed.dislikes]))
+    excluded = {normalize(item) for item in dislikes}
+    likes = phrases(conversation.labelled("likes", "include"))
     return Brief(
         parsed.format,
-        conversation.labelled("subject") if not parsed.subject else parsed.subject,
-        parsed.audience or _tidy(conversation.labelled("audience")),
-        listed(phrases(conversation.labelled("mood", "tone"))) or parsed.mood,
-        tuple(detail for detail in parsed.details if plain(detail) not in refused),
-        tuple(like for like in likes if plain(like) not in refused),
+        parsed.subject or conversation.labelled("subject"),
+        parsed.audience or _trim(conversation.labelled("audience")),
+        join_list(phrases(conversation.labelled("mood", "tone"))) or parsed.mood,
+        tuple(detail for detail in parsed.details if normalize(detail) not in excluded),
+        tuple(like for like in likes if normalize(like) not in excluded),
         dislikes,
     )
 
 
-def _made_from(conversation: ConversationReading) -> str:
-    works_on = ("critique", "revise", "choose", "summarise")
-    asked = [text for text in conversation.asked if instructions(text)]
+def _request_in(conversation: ConversationReading) -> str:
+    asked = [text for text in map(instructions, conversation.asked) if text]
     for text in asked:
-        if kind_of(text) not in works_on and len(content_words(instructions(text))) > 2:
-            return instructions(text)
-    return instructions(asked[-1]) if asked else instructions(conversation.task)
-
-
-def _liked(text: str) -> tuple[str, ...]:
-    return tuple(language.LIKING.sub("", item) for item in phrases(text))
-
-
-def _disliked(text: str) -> tuple[str, ...]:
-    return tuple(language.DISLIKING.sub("", item) for item in phrases(text))
+        if kind_of(text) not in ("critique", "revise", "choose") and len(content_words(text)) > 2:
+            return text
+    return asked[-1] if asked else instructions(conversation.task)
 
 
 @lru_cache(maxsize=256)
-def _parsed(text: str) -> Brief:
-    """Read the text of a brief alone."""
-    text = language.WRAPPED.sub(" ", text[:LONGEST])
-    if not text.strip():
-        return Brief()
-    audience = next((who for said in language.AUDIENCES if (who := _first(said, text))), "")
-    if audience.rpartition(" ")[2] in language.READ_BY_SOMEBODY:
-        audience = f"the readers of {audience}"
-    avoided = tuple(
-        language.AT_END.sub("", _tidy(found[1])) for found in language.AVOID.finditer(text)
-    )
-    mood = next((mood for pattern in language.MOODS if (mood := _first(pattern, text))), "")
-    named = (word for word in words_of(text) if word in language.MOOD_WORDS)
-    rest = text
-    for said in (*language.AUDIENCES, language.AVOID):
-        rest = said.sub("", rest)
+def _parse_brief(text: str) -> Brief:
+    """Return the brief in a text, without the rest of the conversation."""
+    text = _WRAPPED_LINE.sub(" ", text[:MAX_CHARACTERS])
+    audience, mood = _AUDIENCE.search(text), _MOOD.search(text)
+    mood_text = _trim(mood[1]) if mood else ""
+    named_moods = dict.fromkeys(word for word in words_of(text) if word in _MOOD_WORDS)
+    rest = _EXCLUDE.sub("", _AUDIENCE.sub("", text))
     opening, *others = sentences(rest) or [rest.strip()]
-    format_, subject, remainder = _subject(opening)
-    details = [*phrases(remainder), *(clause for other in others for clause in _clauses(other))]
+    format_, subject, remainder = _parse_opening(opening)
+    clauses = [*phrases(remainder)]
+    for other in others:
+        shown = _SHOWS.sub("", other)
+        clauses += phrases(shown) if "," in shown else [shown]
     return Brief(
         format_,
         subject,
-        audience,
-        mood or listed(list(dict.fromkeys(named))[:3]),
-        tuple(filter(None, (_detail(detail, mood) for detail in details)))[:4],
+        _trim(audience[1]) if audience else "",
+        mood_text or join_list([*named_moods][:3]),
+        tuple(filter(None, (_detail(clause, mood_text) for clause in clauses)))[:4],
         (),
-        avoided,
+        tuple(_trim(found[1]) for found in _EXCLUDE.finditer(text)),
     )
 
 
-def _subject(opening: str) -> tuple[str, str, str]:
-    """Return format, subject and the rest of the opening sentence."""
-    found = language.FORMAT.search(opening)
+def _parse_opening(opening: str) -> tuple[str, str, str]:
+    """Return the format, the subject, and the rest of the opening sentence."""
+    found = FORMAT.search(opening)
     format_ = found[1].lower() if found else ""
-    body = language.LEAD.sub("", opening)
-    if found and (link := language.LINK.match(opening[found.end() :])):
+    body = _REQUEST.sub("", opening)
+    if found and (link := _FORMAT_LINK.match(opening[found.end() :])):
         body = opening[found.end() + link.end() :]
     elif body != opening:
-        about = next((found for link in language.ABOUT if (found := link.search(body))), None)
+        about = next((found for link in _ABOUT if (found := link.search(body))), None)
         body = body[about.end() :] if about else body
-    elif verb := language.VERB.search(body):
+    elif verb := _BUSINESS_VERB.search(body):
         body = body[: verb.start()]
-    if language.TELLING.search(opening):
-        body = language.TOLD_TO.sub("", body)
-    cut = language.CUT.search(body)
+    if _EXPLAIN.search(opening):
+        body = _LISTENER.sub("", body)
+    cut = _SUBJECT_END.search(body)
     subject, rest = (body[: cut.start()], body[cut.end() :]) if cut else (body, "")
-    kept = subject.split()[:20]
-    return format_, uncapital(_doing(_tidy(" ".join(kept)))), rest
-
-
-def _clauses(sentence: str) -> tuple[str, ...]:
-    """Return what a sentence shows; nothing for one in which the writer speaks of other things."""
-    if found := language.SEEN.match(sentence):
-        sentence = f"{found[2].rstrip('.')} {uncapital(found[1])}"
-    sentence = language.SHOWING.sub("", sentence)
-    if language.SPEAKING.intersection(words_of(sentence)):
-        return ()
-    return (sentence,) if sentence.count(",") < 1 else phrases(sentence)
+    return format_, lowercase_first(_noun_phrase(_trim(" ".join(subject.split()[:20])))), rest
 
 
 def _detail(clause: str, mood: str) -> str:
-    """Return a clause as a phrase of a picture, or nothing where it is about something else."""
-    text = _doing(_tidy(language.SHOWING.sub("", clause)))
+    """Return a clause as a detail of a picture; an empty string if it has another topic."""
+    text = _noun_phrase(_trim(_SHOWS.sub("", clause)))
     if (mood and mood in clause) or not content_words(text):
         return ""
-    return uncapital(text) if len(text.split()) <= 14 else ""
+    return lowercase_first(text) if len(text.split()) <= 14 else ""
 
 
-def _doing(clause: str) -> str:
-    """Return a clause without its first finite verb: `a tuba stands` is `a tuba standing`."""
+def _noun_phrase(clause: str) -> str:
+    """Return a clause without its first finite verb: `a tuba stands` becomes `a tuba standing`."""
     words = clause.split()
-    for position, word in enumerate(words[1:-1], start=1):
-        if word in language.DOING and words[position - 1] not in ("who", "that", "which"):
-            return " ".join(
-                filter(None, [*words[:position], language.DOING[word], *words[position + 1 :]])
-            )
+    for at, word in enumerate(words[1:-1], start=1):
+        if word in _PARTICIPLES and words[at - 1] not in ("who", "that", "which"):
+            return " ".join(filter(None, [*words[:at], _PARTICIPLES[word], *words[at + 1 :]]))
     return clause
 
 
-def _first(pattern: re.Pattern[str], text: str) -> str:
-    found = pattern.search(text)
-    return _tidy(found[1]) if found else ""
+def _trim(text: str) -> str:
+    return " ".join(text.split()).strip(_EDGE_MARKS)
 
 
-def _tidy(text: str) -> str:
-    return " ".join(text.split()).strip(language.MARKS)
+def subject_of(conversation: ConversationReading, brief: Brief) -> str:
+    """Return the subject of the brief, otherwise words of the task."""
+    return brief.subject or join_list(subject_words(conversation.task)[:4]) or "the request"
 
 
-# Title: headings made of the subject's own words.
+# Titles from the words of the subject.
 
 
-LONGEST_TITLE = 8
-"""Words of a title."""
+MAX_TITLE_WORDS = 8
 
-_SMALL = word_set("a an and at by for from in of on or the to under over with")
-_PLACED = re.compile(r"\s(?:of|on|in|at|by|from|under|over|with|near)\s+(?:the |an? )?")
+_SMALL_WORDS = word_set("a an and at by for from in of on or the to under over with")
+_PREPOSITION = re.compile(r"\s(?:of|on|in|at|by|from|under|over|with|near)\s+(?:the |an? )?")
 _ARTICLE = re.compile(r"^(the|an?)\s+", re.IGNORECASE)
 
 
-def headings(brief: Brief) -> dict[str, str]:
-    """Return titles for a subject by kind; a kind that the subject does not carry is left out.
+def titles_for(brief: Brief) -> dict[str, str]:
+    """Return titles for a subject by kind; a kind that doesn't fit the subject is omitted.
 
-    `full` is the subject, `bare` without its article, `head` its first noun phrase, `felt` that
-    with a word of the mood, `halved` its two halves.
+    `full` is the subject, `bare` omits its article, `head` is its first noun phrase, `mood` adds a
+    word of the mood to that, and `halves` puts a comma between its two halves.
     """
     if not brief.subject:
         return {}
-    bare = _ARTICLE.sub("", _fitting(brief.subject))
-    made = {"full": _fitting(brief.subject), "bare": bare, "head": brief.head}
-    article = _ARTICLE.match(brief.head)
-    if brief.moods and len(brief.head.split()) < LONGEST_TITLE:
-        mood = brief.moods[-1]
+    full = _shorten(brief.subject)
+    bare = _ARTICLE.sub("", full)
+    titles = {"full": full, "bare": bare, "head": brief.head}
+    if brief.moods and len(brief.head.split()) < MAX_TITLE_WORDS:
+        article = _ARTICLE.match(brief.head)
+        adjective = brief.moods[-1]
         noun = _ARTICLE.sub("", brief.head)
-        made["felt"] = f"{_article(article[1] if article else '', mood)}{mood} {noun}"
-    halves = _PLACED.split(bare, maxsplit=1)
+        titles["mood"] = f"{_article_before(adjective, article)}{adjective} {noun}"
+    halves = _PREPOSITION.split(bare, maxsplit=1)
     if len(halves) == 2 and all(halves):
-        made["halved"] = ", ".join(halves)
-    return {kind: titled(text) for kind, text in made.items()}
+        titles["halves"] = ", ".join(halves)
+    return {kind: title_case(text) for kind, text in titles.items()}
 
 
-@lru_cache(maxsize=256)
-def titled(text: str) -> str:
-    """Return a text in title case: `The Night Market on the Old Pier`."""
+def title_case(text: str) -> str:
+    """Return a text in English title case: `The Night Market on the Old Pier`."""
     if not text.isascii():
-        return capital(text)  # other languages have rules of their own
-    words = [word.lower() if word.lower() in _SMALL else _raised(word) for word in text.split()]
-    return capital(" ".join(words))
+        return capitalize_first(text)  # Other languages have other rules.
+    words = [
+        word.lower()
+        if word.lower() in _SMALL_WORDS
+        else "-".join(map(capitalize_first, word.split("-")))
+        for word in text.split()
+    ]
+    return capitalize_first(" ".join(words))
 
 
-def _raised(word: str) -> str:
-    return "-".join(capital(part) for part in word.split("-"))
-
-
-def _fitting(subject: str) -> str:
+def _shorten(subject: str) -> str:
     words = subject.split()
-    if len(words) <= LONGEST_TITLE:
-        return subject
-    shorter = words[:LONGEST_TITLE]
-    while len(shorter) > 1 and shorter[-1].lower() in _SMALL:
+    shorter = words[:MAX_TITLE_WORDS]
+    while len(words) > len(shorter) > 1 and shorter[-1].lower() in _SMALL_WORDS:
         shorter.pop()
     return " ".join(shorter)
 
 
-def _article(article: str, word: str) -> str:
-    if article.lower() in ("a", "an"):
+def _article_before(word: str, article: re.Match[str] | None) -> str:
+    if article is None:
+        return ""
+    if article[1].lower() in ("a", "an"):
         return "an " if word[:1] in "aeiou" else "a "
-    return f"{article} " if article else ""
+    return f"{article[1]} "

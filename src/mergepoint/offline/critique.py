@@ -1,311 +1,499 @@
-"""Critiques of a text, from checks of what a reader would miss."""
+"""Critiques: issues and edits, each from the perspective of one critic; and applying edits."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
+from typing import Literal
 
-from mergepoint.offline.brief import Brief, brief_of, headings
-from mergepoint.offline.edits import Edit, Form, chosen_in, form_of, options_in
+from mergepoint.offline.brief import FORMAT, Brief, brief_of, titles_for
 from mergepoint.offline.language import (
     ConversationReading,
-    capital,
+    attached_text,
+    capitalize_first,
     content_words,
     instructions,
-    label_in,
-    listed,
-    material,
-    plain,
+    join_list,
+    normalize,
+    pick,
+    sections,
     sentences,
     word_set,
     words_of,
 )
-from mergepoint.offline.picture import Lens, lens_of
 
-# Checks: what can be wrong with a text, each check for one thing.
+# Edits: changes to a text, as lines that people and rules can both read.
 
 
-_HEDGES = re.compile(
-    r"\b(a little|a bit|very|quite|rather(?! than)|somewhat|really|truly|kind of|sort of"
-    r"|basically|perhaps)\b",
-    re.IGNORECASE,
+Form = Literal["choice", "lines", "title", "phrases", "prose"]
+
+MAX_ADDITIONS = 6
+
+_QUOTED = r"[\"“]([^\"“”\n]+)[\"”]"
+_EDIT_LINE = re.compile(
+    rf"^[ \t]*(?:[-*•]|\d+[.)])?[ \t]*(?:(replace|change)\s+{_QUOTED}\s+(?:with|by|to)\s+{_QUOTED}"
+    rf"|(cut|remove|delete)\s+{_QUOTED}|(add|insert|append)\s+{_QUOTED})",
+    re.IGNORECASE | re.MULTILINE,
 )
-_WORN = re.compile(
-    r"\b(beautiful|nice|interesting|amazing|stunning|unique|vibrant|dynamic|breathtaking"
-    r"|captivating|evocative|incredible|awesome|perfect|great)\b",
-    re.IGNORECASE,
-)
-_WORDY = {
-    "in order to": "to",
-    "a number of": "some",
-    "due to the fact that": "because",
-    "is able to": "can",
-    "a wide variety of": "many",
-    "as well as": "and",
-    "utilize": "use",
+_PICTURE_PROMPT = re.compile(rf"\s*(?:an? )?{FORMAT.pattern}\s(?:of|for)\s(?!.*[.!?]\s)")
+_CHOICE = re.compile(r"^choice:\s*(\d+)", re.IGNORECASE | re.MULTILINE)
+_NUMBERED = re.compile(r"^[ \t]*(?:option\s+)?(\d+)[.):][ \t]+(.+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One change of `old` to `new`. An empty `old` adds text, and an empty `new` cuts it."""
+
+    old: str = ""
+    new: str = ""
+
+    def __str__(self) -> str:
+        if not self.old:
+            return f'add "{self.new}"'
+        return f'replace "{self.old}" with "{self.new}"' if self.new else f'cut "{self.old}"'
+
+    @property
+    def fits_on_a_line(self) -> bool:
+        """Return whether `edits_in` can read the edit's line back."""
+        return not re.search(r"[\"“”\n]", self.old + self.new)
+
+
+def edits_in(text: str) -> tuple[Edit, ...]:
+    """Return the edits that a text lists, one per line."""
+    return tuple(
+        Edit(old or cut, new or added) for _, old, new, _, cut, _, added in _EDIT_LINE.findall(text)
+    )
+
+
+def form_of(text: str) -> Form:
+    """Return the form of a text: choice among options, labelled lines, title, phrases, or prose."""
+    if _CHOICE.search(text) and _NUMBERED.search(text):
+        return "choice"
+    if len(sections(text)) > 1:
+        return "lines"
+    words, parts = len(words_of(text)), sentences(text)
+    commas = text.count(",") + text.count(";")
+    if _PICTURE_PROMPT.match(text.lower()):
+        return "phrases"
+    if len(parts) < 2 and not text.rstrip().endswith((".", "!", "?")):
+        return "title" if words <= 9 and commas < 2 else "phrases"
+    return "phrases" if commas > 3 and words < 9 * commas and len(parts) < 4 else "prose"
+
+
+def options_in(text: str) -> tuple[str, ...]:
+    """Return the numbered options of a text, otherwise the parts under a repeated label."""
+    numbered = tuple(option.strip() for _, option in _NUMBERED.findall(text))
+    if len(numbered) > 1:
+        return numbered
+    labels = Counter(label for label, _ in sections(text))
+    repeated = next((label for label, count in labels.items() if count > 1), None)
+    return tuple(body for label, body in sections(text) if label == repeated and body)
+
+
+def chosen_in(text: str) -> str:
+    """Return the option that the text's line `Choice: n` names, or an empty string."""
+    found, options = _CHOICE.search(text), options_in(text)
+    if found is None or not 1 <= int(found[1][:3]) <= len(options):
+        return ""
+    return options[int(found[1][:3]) - 1]
+
+
+def apply_edits(text: str, edits: Sequence[Edit]) -> str:
+    """Return the text after the edits that match it.
+
+    If edits want to change the same words, the most frequent change wins, then the first. An
+    addition that the text contains already isn't repeated.
+    """
+    for edit in _resolve_conflicts(edit for edit in edits if edit.old):
+        if edit.new:
+            text = re.sub(_whole(edit.old), lambda _, new=edit.new: str(new), text)  # type: ignore[misc]
+        else:
+            text = _cut(text, edit.old)
+    additions = dict.fromkeys(edit.new for edit in edits if not edit.old)
+    for addition in list(additions)[:MAX_ADDITIONS]:
+        if normalize(addition) not in normalize(text):
+            text = _add(text, addition)
+    return text
+
+
+def _resolve_conflicts(edits: Iterable[Edit]) -> list[Edit]:
+    votes = Counter(edits)
+    best: dict[str, Edit] = {}
+    for edit, count in votes.items():
+        if edit.old not in best or count > votes[best[edit.old]]:
+            best[edit.old] = edit
+    return list(best.values())
+
+
+def _cut(text: str, words: str) -> str:
+    shorter = re.sub(rf"{_whole(words)}[ \t]*", "", text)
+    shorter = re.sub(r"[ \t]+(?=[,.;:!?\n]|$)", "", shorter)
+    shorter = re.sub(r",(?=[,.])", "", shorter).lstrip(" ,")
+    shorter = re.sub(r"(?<=[.!?] )[a-z]", lambda found: found[0].upper(), shorter)
+    return capitalize_first(shorter) if text[:1].isupper() else shorter
+
+
+def _whole(words: str) -> str:
+    return rf"(?<!\w){re.escape(words)}(?!\w)"
+
+
+def _add(text: str, addition: str) -> str:
+    form = form_of(text)
+    if form == "title":
+        return text
+    if form in ("lines", "choice"):
+        return f"{text.rstrip()}\n{addition}"
+    if form == "prose":
+        return f"{text.rstrip()} {addition}"
+    # The list of things to exclude stays at the end of an image prompt.
+    exclusions = re.search(r"[,;]\s+(?:no|nothing|without)\s", text)
+    at = exclusions.start() if exclusions else len(text.rstrip(" ."))
+    return f"{text[:at]}, {addition}{text[at:]}"
+
+
+# Facets: aspects of a picture that a brief leaves open.
+
+
+_LIGHT = {
+    "low golden light from one side": "warm cozy festive joyful friendly romantic",
+    "soft even light, as before sunrise": "calm quiet gentle peaceful hopeful tender silent",
+    "small pools of light in deep shadow": "secret mysterious eerie dark magical",
+    "clear light and hard shadows": "bold bright dramatic tense proud wild",
+    "flat gray light with one warm lamp": "sad lonely gloomy",
+    "bright open light with colored shadows": "playful cheerful funny",
 }
-_PICTURE = word_set("picture image poster illustration photo painting drawing")
-_FILLER = ("nothing else", "in short", "overall", "in conclusion", "in summary", "all in all")
-_LECTURE = re.compile(r"\bshould (?:look|see|know|feel|understand|find|come|read)\b", re.IGNORECASE)
-_PICTURED = word_set("show shows shown showing depict depicts seen pictured")
-LONG = 26
-"""Words from which on a sentence is long."""
 
 
 @dataclass(frozen=True, slots=True)
-class Remark:
-    """One issue, and the edit that would settle it."""
+class Facet:
+    """One aspect to settle: its label, the words that show it is present, and a sentence for it.
 
-    issue: str
-    edit: Edit | None = None
+    `fill` returns a phrase for the `{}` in `sentence`.
+    """
+
+    label: str
+    words: frozenset[str]
+    sentence: str
+    fill: Callable[[Brief], str]
+
+    def settled_in(self, conversation: ConversationReading) -> str:
+        """Return the phrase that the conversation settled on, or an empty string."""
+        return conversation.labelled(self.label.lower())
+
+    def is_in(self, text: str, settled: str) -> bool:
+        """Return whether a text covers the facet, with the settled phrase if there is one."""
+        if settled:
+            return normalize(settled) in normalize(text)
+        return not self.words.isdisjoint(words_of(text))
+
+    def as_addition(self, phrase: str, form: Form) -> str:
+        """Return the phrase as an addition to a text of some form."""
+        if form == "lines":
+            return f"{self.label}: {phrase}"
+        return self.sentence.format(phrase) if form == "prose" else phrase
+
+
+def _light(brief: Brief) -> str:
+    moods = set(brief.moods)
+    best = max(_LIGHT, key=lambda light: len(moods.intersection(_LIGHT[light].split())))
+    if moods.intersection(_LIGHT[best].split()):
+        return best
+    return pick(tuple(_LIGHT), f"light of {brief.subject}")
+
+
+def _surprise(brief: Brief) -> str:
+    if brief.likes:
+        return f"{brief.likes[-1]} echoed in one unexpected place"
+    options = ("a hint of something just outside the frame", "one unexpected change of scale")
+    return pick(options, f"angle of {brief.subject}")
+
+
+def _one_of(kind: str, *options: str) -> Callable[[Brief], str]:
+    return lambda brief: pick(options, f"{kind} of {brief.subject}")
+
+
+# Critics: perspectives, recognized by the words that describe the critic.
 
 
 @dataclass(frozen=True, slots=True)
-class CritiqueCase:
-    """A text under critique, and what is known around it."""
+class Case:
+    """A text to criticize, with its context."""
 
     conversation: ConversationReading
     text: str
     form: Form
     brief: Brief
-    lens: Lens
 
     @property
-    def takes_more(self) -> bool:
-        """Return whether the text describes a picture, so that it has room for another phrase."""
+    def is_extensible(self) -> bool:
+        """Return whether the text describes a picture, so that phrases can be added."""
         if self.form == "prose":
-            return not _PICTURED.isdisjoint(words_of(self.text))
-        return self.form in ("phrases", "lines") and self._is_picture()
-
-    def _is_picture(self) -> bool:
-        asked = (text for kind, text in self.conversation.messages if kind != "ai")
-        return bool(self.brief.format) or any(
-            not _PICTURE.isdisjoint(content_words(text)) for text in asked
-        )
+            return not _DEPICTS.isdisjoint(words_of(self.text))
+        if self.form not in ("phrases", "lines"):
+            return False
+        asked = [text for kind, text in self.conversation.messages if kind != "ai"]
+        return bool(self.brief.format) or not _PICTURES.isdisjoint(content_words(" ".join(asked)))
 
 
-def _hedged(case: CritiqueCase) -> Iterator[Remark]:
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """One issue, and the edit that would fix it."""
+
+    text: str
+    edit: Edit | None = None
+
+
+Check = Callable[[Case], Iterator[Issue]]
+
+_DEPICTS = word_set("show shows shown showing depict depicts seen")
+_PICTURES = word_set("picture image poster illustration photo painting drawing")
+_HEDGES = re.compile(
+    r"\b(a little|a bit|very|quite|rather(?! than)|somewhat|really|basically|perhaps)\b",
+    re.IGNORECASE,
+)
+_FILLERS = ("nothing else", "in short", "overall", "in conclusion", "in summary")
+_LECTURE = re.compile(r"\bshould (?:look|see|know|feel|understand|find|read)\b", re.IGNORECASE)
+
+
+def _hedges(case: Case) -> Iterator[Issue]:
     for found in dict.fromkeys(_HEDGES.findall(case.text)):
-        yield Remark(f'"{found}" hedges; the text is firmer without it.', Edit(old=found))
+        yield Issue(f'"{found}" hedges; the text is firmer without it.', Edit(old=found))
 
 
-def _worn(case: CritiqueCase) -> Iterator[Remark]:
-    for found in dict.fromkeys(_WORN.findall(case.text)):
-        yield Remark(f'"{found}" praises and shows nothing.', Edit(old=found))
+def _fillers(case: Case) -> Iterator[Issue]:
+    for sentence in sentences(case.text)[1:] if case.form == "prose" else ():
+        if sentence.lower().startswith(_FILLERS):
+            yield Issue(f'"{sentence}" adds no information.', Edit(old=sentence))
 
 
-def _wordy(case: CritiqueCase) -> Iterator[Remark]:
-    for long, short in _WORDY.items():
-        if long in case.text:
-            yield Remark(f'"{long}" is "{short}" with more words.', Edit(long, short))
-
-
-def _long(case: CritiqueCase) -> Iterator[Remark]:
-    if case.form != "prose":
-        return
-    for sentence in sentences(case.text):
-        count = len(words_of(sentence))
-        joint = re.search(r"(\w+), (?:and|but|so) (\w+)", sentence)
-        if count > LONG:
-            start = " ".join(sentence.split()[:4])
-            edit = Edit(joint[0], f"{joint[1]}. {capital(joint[2])}") if joint else None
-            yield Remark(f'The sentence that starts "{start}" takes {count} words.', edit)
-
-
-def _repeated(case: CritiqueCase) -> Iterator[Remark]:
-    if case.form != "prose":
-        return
-    known = content_words(case.text)
-    counts = Counter(word for word in words_of(case.text) if word in known)
-    for word, count in counts.most_common(1):
-        if count > 3:
-            yield Remark(f'"{word}" occurs {count} times; the eye stops at the repetition.')
-
-
-def _filler(case: CritiqueCase) -> Iterator[Remark]:
-    if case.form != "prose":
-        return
-    for sentence in sentences(case.text)[1:]:
-        if sentence.lower().startswith(_FILLER):
-            yield Remark(f'"{sentence}" adds nothing to what stands before it.', Edit(old=sentence))
-
-
-def _lecturing(case: CritiqueCase) -> Iterator[Remark]:
+def _lectures(case: Case) -> Iterator[Issue]:
     found = _LECTURE.search(case.text)
-    if found and case.brief.audience.lower() not in ("", "everyone", "everybody", "anyone"):
-        yield Remark(
-            f'"{found[0]}" tells {case.brief.audience} what to do; say what they get.',
+    if found and case.brief.audience:
+        yield Issue(
+            f'"{found[0]}" tells {case.brief.audience} what to do; name their benefit instead.',
             Edit(found[0], found[0].partition(" ")[2]),
         )
 
 
-def _facet(case: CritiqueCase) -> Iterator[Remark]:
-    facet = case.lens.facet
-    settled = facet.settled(case.conversation)
-    if not case.takes_more or facet.is_in(case.text, settled):
-        return
-    edit = Edit(new=facet.written(settled or facet.fill(case.brief), case.form))
-    if settled:
-        yield Remark(f'The {facet.label.lower()} settled earlier, "{settled}", is lost.', edit)
-    else:
-        yield Remark(_MISSING[case.lens.name](case.brief), edit)
-
-
-def _moodless(case: CritiqueCase) -> Iterator[Remark]:
-    moods = [word for word in case.brief.moods if word not in words_of(case.text)]
-    if not moods or case.form in ("title", "choice"):
-        return
-    mood = listed(moods)
-    edit = None
-    if case.takes_more:
-        added = {"lines": f"Mood: {mood}", "prose": f"The mood is {mood}."}
-        edit = Edit(new=added.get(case.form, f"{mood} mood"))
-    yield Remark(f'The brief asks for "{mood}"; nothing here feels like that.', edit)
-
-
-def _audienceless(case: CritiqueCase) -> Iterator[Remark]:
-    audience = case.brief.audience
-    if case.form == "lines" and audience and plain(audience) not in plain(case.text):
-        yield Remark(
-            f'"{audience}" are not named, so nothing is held against them.',
-            Edit(new=f"Audience: {audience}"),
+def _missing_likes(case: Case) -> Iterator[Issue]:
+    missing = [like for like in case.brief.likes if normalize(like) not in normalize(case.text)]
+    if missing and case.is_extensible:
+        forms = {
+            "lines": f"Include: {', '.join(missing)}",
+            "prose": f"It contains {join_list(missing)}.",
+        }
+        yield Issue(
+            f'The profile requests "{join_list(missing)}"; the text omits it.',
+            Edit(new=forms.get(case.form, ", ".join(missing))),
         )
 
 
-def _unliked(case: CritiqueCase) -> Iterator[Remark]:
-    missing = [like for like in case.brief.likes if plain(like) not in plain(case.text)]
-    if not missing or not case.takes_more:
-        return
-    wanted = listed(missing)
-    forms = {"lines": f"Include: {', '.join(missing)}", "prose": f"It holds {wanted}."}
-    edit = Edit(new=forms.get(case.form, ", ".join(missing)))
-    yield Remark(f'The profile asks for "{wanted}"; the text does without.', edit)
+@dataclass(frozen=True, slots=True)
+class Critic:
+    """A perspective: words that describe the critic, its checks, and its wording.
+
+    `missing` and `title_issue` are templates with the fields of a brief. `preferred` are words that
+    the critic likes in an option, because the option then gives `option_reason`.
+    """
+
+    keywords: frozenset[str]
+    facet: Facet
+    checks: tuple[Check, ...]
+    missing: Callable[[Brief], str]
+    preferred: frozenset[str]
+    option_reason: str
+    title_kind: str
+    title_issue: str
+    approval: str
 
 
-def _disliked(case: CritiqueCase) -> Iterator[Remark]:
-    refused = label_in(case.text, "leave out", "avoid", "dislikes")
-    body = plain(case.text.replace(refused, "")) if refused else plain(case.text)
-    for dislike in case.brief.dislikes:
-        said = plain(dislike.removeprefix("anything "))
-        if said and re.search(rf"(?<!no )(?<!without )\b{re.escape(said)}\b", body):
-            yield Remark(f'"{dislike}" is on the list of what is not wanted.', Edit(old=dislike))
+CRITICS = {
+    "plain": Critic(
+        word_set("plain concrete prose hard true terse noun nouns verb verbs adjectives style"),
+        Facet(
+            "Detail",
+            word_set("worn detail object hand hands"),
+            "There is {}.",
+            _one_of(
+                "detail",
+                "one worn thing that somebody uses every day",
+                "one small mark of daily use near the lower edge",
+                "a single thing left out of its place",
+            ),
+        ),
+        (_hedges, _fillers),
+        lambda brief: f'"{brief.head}" is named, but nothing in it could be touched.',
+        word_set("close large foreground hands object"),
+        "one thing to look at",
+        "bare",
+        "can lose its first word.",
+        "is direct.",
+    ),
+    "feeling": Critic(
+        word_set("emotion emotions feeling feelings raw mood colour color fear longing heart"),
+        Facet(
+            "Light",
+            word_set("light lit glow shadow shadows sunlight moonlight"),
+            "It is lit by {}.",
+            _light,
+        ),
+        (),
+        lambda brief: (
+            f'"{brief.mood}" is named, but no light supports it.'
+            if brief.mood
+            else "The light isn't described, so the picture has no feeling."
+        ),
+        word_set("shoulder someone alone empty night edges"),
+        "somebody to feel with",
+        "mood",
+        "names the thing, but not how it feels.",
+        "has a feeling of its own.",
+    ),
+    "composition": Critic(
+        word_set(
+            "composition proportion proportions observation invention geometry structure layout"
+        ),
+        Facet(
+            "Composition",
+            word_set("composition centre center diagonal viewpoint composed"),
+            "It is composed with {}.",
+            _one_of(
+                "composition",
+                "the main shape off center and open space beside it",
+                "a diagonal that leads from near to far",
+                "three clear layers from near to far",
+            ),
+        ),
+        (),
+        lambda brief: f'"{brief.head}" is there, but nothing leads the eye.',
+        word_set("wide space above whole frame diagonal"),
+        "an order that the eye can follow",
+        "halves",
+        "is too long; it has two halves and no pause.",
+        "is where the eye begins.",
+    ),
+    "audience": Critic(
+        word_set("audience viewer viewers public customers behalf people reader readers"),
+        Facet(
+            "Legibility",
+            word_set("glance silhouette legible contrast read"),
+            "It is built on {}.",
+            _one_of(
+                "legibility",
+                "shapes that read from across a street",
+                "a silhouette that is clear at the size of a hand",
+                "strong contrast between the subject and the ground",
+            ),
+        ),
+        (_lectures,),
+        lambda brief: (
+            f"Nothing shows how {brief.audience or 'a passer-by'} can read this at a glance."
+        ),
+        word_set("shoulder someone arrived visitor"),
+        "a place for the viewer",
+        "head",
+        "is too long to read in passing.",
+        "is clear at first sight.",
+    ),
+    "taste": Critic(
+        word_set("taste tastes profile hidden angle angles adapt likes dislikes chameleon"),
+        Facet(
+            "Angle",
+            word_set("unexpected hidden hint second"),
+            "A second look shows {}.",
+            _surprise,
+        ),
+        (_missing_likes,),
+        lambda brief: (
+            f'"{brief.likes[-1]}" is on the list, but has no effect yet.'
+            if brief.likes
+            else "All of this follows from the brief; nothing rewards a second look."
+        ),
+        word_set("foreground"),
+        "more of what the client likes",
+        "mood",
+        "could be the title of any similar picture.",
+        "matches the profile.",
+    ),
+}
 
 
-def voted(case: CritiqueCase) -> Iterator[Remark]:
-    """Yield a vote for another option of a choice, where one suits the lens better."""
+@lru_cache(maxsize=256)
+def critic_for(text: str) -> str:
+    """Return the name of the critic whose keywords are most frequent in a text."""
+    words = words_of(text)
+    return max(CRITICS, key=lambda name: sum(word in CRITICS[name].keywords for word in words))
+
+
+# Critiques.
+
+
+MAX_ISSUES = 2
+
+
+def critique(conversation: ConversationReading) -> str:
+    """Return the critique of the latest answer, from the perspective that the task describes."""
+    text = conversation.work or attached_text(conversation.task)
+    if not text:
+        return "Issues:\n- none: there is no text to review.\n\nEdits:\n- none"
+    systems = [message for kind, message in conversation.messages if kind == "system"]
+    name = critic_for(" ".join([instructions(conversation.task), *systems]))
+    case = Case(conversation, text, form_of(text), brief_of(conversation))
+    found = [*islice(_issues(case, name), MAX_ISSUES)]
+    issues = [f"- {issue.text}" for issue in found]
+    edits = [f"- {edit}" for issue in found if (edit := issue.edit) and edit.fits_on_a_line]
+    if not issues:
+        issues = [f"- none: {_approve(case, CRITICS[name])}"]
+    return "\n".join(["Issues:", *issues, "", "Edits:", *(dict.fromkeys(edits) or ["- none"])])
+
+
+def _issues(case: Case, name: str) -> Iterator[Issue]:
+    critic = CRITICS[name]
+    if case.form == "title":
+        yield from _better_title(case, critic)
+    elif case.form == "choice":
+        yield from _better_option(case, critic, by_likes=name == "taste")
+    for check in critic.checks:
+        yield from check(case)
+    settled = critic.facet.settled_in(case.conversation)
+    if case.is_extensible and not critic.facet.is_in(case.text, settled):
+        phrase = settled or critic.facet.fill(case.brief)
+        lost = f'The {critic.facet.label.lower()} settled earlier, "{settled}", is lost.'
+        text = lost if settled else critic.missing(case.brief)
+        yield Issue(text, Edit(new=critic.facet.as_addition(phrase, case.form)))
+
+
+def _better_option(case: Case, critic: Critic, *, by_likes: bool) -> Iterator[Issue]:
     options, chosen = options_in(case.text), chosen_in(case.text)
     if not chosen:
         return
-    wants = case.lens.wants
-    if case.lens.name == "taste":
-        wants |= frozenset(content_words(" ".join(case.brief.likes)))
-    scores = [len(wants.intersection(words_of(option))) for option in options]
+    preferred = critic.preferred
+    if by_likes:
+        preferred |= frozenset(content_words(" ".join(case.brief.likes)))
+    scores = [len(preferred.intersection(words_of(option))) for option in options]
     now, best = options.index(chosen), scores.index(max(scores))
     if scores[best] > scores[now]:
-        yield Remark(
-            f"Option {now + 1} is chosen, but option {best + 1} gives {case.lens.asks}.",
+        yield Issue(
+            f"Option {now + 1} is chosen, but option {best + 1} gives {critic.option_reason}.",
             Edit(f"Choice: {now + 1}", f"Choice: {best + 1}"),
         )
 
 
-def headed(case: CritiqueCase) -> Iterator[Remark]:
-    """Yield a better title, as the lens would have it."""
+def _better_title(case: Case, critic: Critic) -> Iterator[Issue]:
     title = case.text.strip()
-    made = headings(case.brief)
-    preferred = {"plain": "bare", "feeling": "felt", "composition": "halved", "taste": "felt"}
-    better = made.get(preferred.get(case.lens.name, "head"), "")
-    if better and plain(better) != plain(title):
-        yield Remark(_TITLE[case.lens.name](case.brief, title), Edit(title, better))
+    better = titles_for(case.brief).get(critic.title_kind, "")
+    if better and normalize(better) != normalize(title):
+        yield Issue(f'"{title}" {critic.title_issue}', Edit(title, better))
 
 
-Check = Callable[[CritiqueCase], Iterator[Remark]]
-CHECKS: dict[str, Check] = {
-    "hedged": _hedged,
-    "worn": _worn,
-    "wordy": _wordy,
-    "long": _long,
-    "repeated": _repeated,
-    "filler": _filler,
-    "lecturing": _lecturing,
-    "facet": _facet,
-    "moodless": _moodless,
-    "audienceless": _audienceless,
-    "unliked": _unliked,
-    "disliked": _disliked,
-}
-_MISSING: dict[str, Callable[[Brief], str]] = {
-    "plain": lambda brief: f'"{brief.head}" is named, and nothing in it could be touched.',
-    "feeling": lambda brief: (
-        f'"{brief.mood}" is named, but no light carries it.'
-        if brief.mood
-        else "Nothing says what the light does, so nothing says what to feel."
-    ),
-    "composition": lambda brief: (
-        f'"{brief.head}" is there, but nothing says where the eye goes first.'
-    ),
-    "audience": lambda brief: (
-        f"Nothing says how {brief.audience or 'a passer-by'} would take this in at a glance."
-    ),
-    "taste": lambda brief: (
-        f'"{brief.likes[-1]}" is on the list and changes nothing yet.'
-        if brief.likes
-        else "All of this could be guessed from the brief; nothing is kept back for a second look."
-    ),
-}
-_TITLE: dict[str, Callable[[Brief, str], str]] = {
-    "plain": lambda brief, title: f'"{title}" can lose its first word.',
-    "feeling": lambda brief, title: f'"{title}" names the thing and leaves out what it feels like.',
-    "composition": lambda brief, title: f'"{title}" runs on; it has two halves and no pause.',
-    "audience": lambda brief, title: (
-        f'"{title}" takes {len(title.split())} words; on the way past, nobody reads that many.'
-    ),
-    "taste": lambda brief, title: f'"{title}" could hang over any other picture of the same thing.',
-}
-
-
-# Critique: issues of a text and edits to it, each about words that stand there.
-
-
-MOST = 2
-"""Remarks of one critique."""
-
-
-def critique(conversation: ConversationReading) -> str:
-    """Return the critique of the text under work, as one critic sees it."""
-    case = _case(conversation)
-    if not case.text:
-        return "Issues:\n- none: there is no text here to look at.\n\nEdits:\n- none"
-    found = [*islice(_remarks(case), MOST)]
-    issues = [f"- {remark.issue}" for remark in found]
-    edits = [f"- {edit}" for remark in found if (edit := remark.edit) and edit.can_be_told]
-    if not issues:
-        issues = [f"- none: {_standing(case)}"]
-    return "\n".join(["Issues:", *issues, "", "Edits:", *(dict.fromkeys(edits) or ["- none"])])
-
-
-def _case(conversation: ConversationReading) -> CritiqueCase:
-    systems = [text for kind, text in conversation.messages if kind == "system"]
-    lens = lens_of(" ".join([instructions(conversation.task), *systems]))
-    text = conversation.work or material(conversation.task)
-    return CritiqueCase(conversation, text, form_of(text), brief_of(conversation), lens)
-
-
-def _remarks(case: CritiqueCase) -> Iterator[Remark]:
-    if case.form == "title":
-        yield from headed(case)
-    elif case.form == "choice":
-        yield from voted(case)
-    for name in case.lens.checks:
-        yield from CHECKS[name](case)
-
-
-def _standing(case: CritiqueCase) -> str:
-    """Return a remark that words of the text can stay, in the words of the lens."""
+def _approve(case: Case, critic: Critic) -> str:
+    """Return a remark that approves words of the text."""
     text = chosen_in(case.text) or case.text
     head = case.brief.head
     at = text.lower().find(head.lower()) if head else -1
     quoted = text[at : at + len(head)] if at >= 0 else " ".join(text.split()[:5]).rstrip(" .,;:")
-    return f'"{quoted}" {case.lens.content}'
+    return f'"{quoted}" {critic.approval}'

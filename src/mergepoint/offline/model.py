@@ -1,10 +1,11 @@
-"""The offline model: a chat model that needs no key, and is not a language model."""
+"""The offline model: a rule-based chat model, without an API key or a network."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
@@ -18,30 +19,59 @@ from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from mergepoint.offline.agent import agent_answer, planned
-from mergepoint.offline.language import ConversationReading, words_of
-from mergepoint.offline.schema_values import filled
-from mergepoint.offline.writing import answer
+from mergepoint.core.errors import StepError
+from mergepoint.offline.agent import agent_answer, agent_plan
+from mergepoint.offline.answers import (
+    StagePrompt,
+    answer,
+    best_text,
+    better,
+    follow_up,
+    parts_of,
+    passes,
+    reason,
+    score,
+    stage_of,
+)
+from mergepoint.offline.brief import brief_of, subject_of
+from mergepoint.offline.critique import critique
+from mergepoint.offline.language import ConversationReading, requested_count, words_of
 
 NOT_A_LANGUAGE_MODEL = (
-    "Written by mergepoint's offline model, which is not a language model: it goes by plain "
-    "rules over the words it is given. Name another model for real answers."
+    "Written by mergepoint's offline model, which is not a language model: it applies simple rules "
+    "to the words of its input. Name another model for real answers."
 )
 
-_PIECE = re.compile(r"\s*\S+\s*")
+_WORD = re.compile(r"\s*\S+\s*")
 
 Tool = dict[str, Any] | type | Callable[..., Any] | BaseTool
 
 
-class OfflineModel(BaseChatModel):
-    """A chat model of plain rules: no key, no network, the same answer to the same conversation.
+class LocalChatModel(BaseChatModel):
+    """Base class of chat models without a provider: tools are bound in OpenAI's format."""
+
+    def bind_tools(
+        self,
+        tools: Sequence[Tool],
+        *,
+        tool_choice: str | None = None,
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        """Return a model whose calls carry the tools as `tools`, and the choice if there is one."""
+        if tool_choice is not None:
+            kwargs["tool_choice"] = tool_choice
+        return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], **kwargs)
+
+
+class OfflineModel(LocalChatModel):
+    """A rule-based chat model: no key, no network, the same answer to the same conversation.
 
     It reads instruction words in the last user message (critique, revise, choose, describe, ...),
-    takes the last assistant message as the text under work, and answers with the conversation's
-    own words. Bound tools are called where the call demands it, or the task names them, with
-    arguments made from the text. `max_tokens` counts words; temperature and seed change nothing.
+    works on the last assistant message, and answers with words of the conversation. It calls bound
+    tools if the call requires it or the task names them. `max_tokens` counts words; temperature and
+    seed have no effect.
 
-    Every answer says in its `response_metadata` that it is not from a language model.
+    The `response_metadata` of every answer has `"not_a_language_model": True`.
     """
 
     @property
@@ -58,18 +88,6 @@ class OfflineModel(BaseChatModel):
         params["ls_model_name"] = "offline"
         return params
 
-    def bind_tools(
-        self,
-        tools: Sequence[Tool],
-        *,
-        tool_choice: str | None = None,
-        **kwargs: Any,
-    ) -> Runnable[LanguageModelInput, AIMessage]:
-        """Return a model that may call the tools; with a `tool_choice` other than auto it does."""
-        if tool_choice is not None:
-            kwargs["tool_choice"] = tool_choice
-        return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], **kwargs)
-
     def _generate(
         self,
         messages: list[BaseMessage],
@@ -77,7 +95,7 @@ class OfflineModel(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        return ChatResult(generations=[ChatGeneration(message=_answered(messages, stop, kwargs))])
+        return ChatResult(generations=[ChatGeneration(message=_answer(messages, stop, kwargs))])
 
     async def _agenerate(
         self,
@@ -86,7 +104,7 @@ class OfflineModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        return ChatResult(generations=[ChatGeneration(message=_answered(messages, stop, kwargs))])
+        return ChatResult(generations=[ChatGeneration(message=_answer(messages, stop, kwargs))])
 
     def _stream(
         self,
@@ -95,7 +113,7 @@ class OfflineModel(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        for chunk in _chunks(_answered(messages, stop, kwargs)):
+        for chunk in _chunks(_answer(messages, stop, kwargs)):
             if run_manager:
                 run_manager.on_llm_new_token(chunk.text, chunk=chunk)
             yield chunk
@@ -107,13 +125,13 @@ class OfflineModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        for chunk in _chunks(_answered(messages, stop, kwargs)):
+        for chunk in _chunks(_answer(messages, stop, kwargs)):
             if run_manager:
                 await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
             yield chunk
 
 
-def _answered(
+def _answer(
     messages: list[BaseMessage], stop: list[str] | None, params: dict[str, Any]
 ) -> AIMessage:
     conversation = ConversationReading.of(messages)
@@ -124,26 +142,26 @@ def _answered(
     }
     tool = _tool_to_call(messages, conversation, params)
     if tool is not None:
-        plan = planned(conversation)
-        arguments = plan or filled(tool.get("parameters", {"type": "object"}), conversation)
+        schema = tool.get("parameters", {"type": "object"})
+        arguments = agent_plan(conversation) or fill_schema(schema, conversation)
         call = tool_call(name=tool["name"], args=arguments, id=f"call_{len(messages)}")
         metadata["finish_reason"] = "tool_calls"
         message = AIMessage("", tool_calls=[call], response_metadata=metadata)
-        made = json.dumps(arguments, ensure_ascii=False)
+        output = json.dumps(arguments, ensure_ascii=False)
     else:
-        made = _text(messages, conversation)
+        output = _text(messages, conversation)
         for end in stop or ():
-            made = made.partition(end)[0] if end else made
-        pieces = _PIECE.findall(made)
-        most = params.get("max_tokens")
-        if isinstance(most, int) and len(pieces) > most:
-            made = "".join(pieces[:most]).rstrip()
+            output = output.partition(end)[0] if end else output
+        words = _WORD.findall(output)
+        limit = params.get("max_tokens")
+        if isinstance(limit, int) and len(words) > limit:
+            output = "".join(words[:limit]).rstrip()
             metadata["finish_reason"] = "length"
-        message = AIMessage(made, response_metadata=metadata)
-    given = sum(len(text.split()) for _, text in conversation.messages)
-    told = len(made.split())
+        message = AIMessage(output, response_metadata=metadata)
+    sent = sum(len(text.split()) for _, text in conversation.messages)
+    received = len(output.split())
     message.usage_metadata = UsageMetadata(
-        input_tokens=given, output_tokens=told, total_tokens=given + told
+        input_tokens=sent, output_tokens=received, total_tokens=sent + received
     )
     return message
 
@@ -151,14 +169,14 @@ def _answered(
 def _text(messages: Sequence[BaseMessage], conversation: ConversationReading) -> str:
     last = messages[-1] if messages else None
     if isinstance(last, ToolMessage):
-        return f"{last.name or 'The tool'} gave: {last.text}"
+        return f"{last.name or 'The tool'} returned: {last.text}"
     return agent_answer(conversation) or answer(conversation)
 
 
 def _tool_to_call(
     messages: Sequence[BaseMessage], conversation: ConversationReading, params: dict[str, Any]
 ) -> dict[str, Any] | None:
-    """Return the function that the call demands, or that the task names; None for a text answer."""
+    """Return the tool that the call requires or the task names, or None for a text answer."""
     tools: list[dict[str, Any]] = [tool["function"] for tool in params.get("tools") or ()]
     choice = params.get("tool_choice")
     if isinstance(choice, dict):
@@ -168,8 +186,8 @@ def _tool_to_call(
     if choice in (None, "auto", False):
         if messages and isinstance(messages[-1], ToolMessage):
             return None
-        said = set(words_of(conversation.task))
-        return next((tool for tool in tools if _name_words(tool) <= said), None)
+        words = set(words_of(conversation.task))
+        return next((tool for tool in tools if _name_words(tool) <= words), None)
     return next((tool for tool in tools if tool["name"] == choice), tools[0])
 
 
@@ -178,9 +196,9 @@ def _name_words(tool: dict[str, Any]) -> set[str]:
 
 
 def _chunks(message: AIMessage) -> Iterator[ChatGenerationChunk]:
-    pieces: list[str] = _PIECE.findall(str(message.content))
-    for piece in pieces[:-1]:
-        yield ChatGenerationChunk(message=AIMessageChunk(content=piece))
+    words: list[str] = _WORD.findall(str(message.content))
+    for word in words[:-1]:
+        yield ChatGenerationChunk(message=AIMessageChunk(content=word))
     calls = [
         tool_call_chunk(
             name=call["name"],
@@ -192,10 +210,130 @@ def _chunks(message: AIMessage) -> Iterator[ChatGenerationChunk]:
     ]
     yield ChatGenerationChunk(
         message=AIMessageChunk(
-            content=pieces[-1] if pieces else "",
+            content=words[-1] if words else "",
             tool_call_chunks=calls,
             usage_metadata=message.usage_metadata,
             response_metadata=message.response_metadata,
             chunk_position="last",
         )
     )
+
+
+# Values for JSON schemas: structured output and tool arguments.
+
+
+MAX_DEPTH = 8
+"""Levels of nesting down to which a list of objects gets an item; deeper lists stay empty."""
+
+Schema = Mapping[str, Any]
+
+_BLOCK_FIELDS: Mapping[str, Callable[[StagePrompt], Any]] = {
+    "score": lambda stage: round(100 * score(stage), 1),
+    "winner": better,
+    "verdict": lambda stage: "pass" if passes(stage) else "fail",
+    "choice": best_text,
+    "parts": lambda stage: parts_of(stage, requested_count(stage.instruction, 3)),
+    "enough": lambda stage: bool(stage.items("notes")),
+    "follow_up": follow_up,
+    "reason": reason,
+    "feedback": lambda stage: critique(stage.conversation),
+}
+"""The fields of the answers that recipe blocks request."""
+
+
+def fill_schema(schema: Schema, conversation: ConversationReading) -> Any:
+    """Return a value that is valid for a JSON schema.
+
+    Fields that recipe blocks request follow from the prompt. Of other properties, only required
+    ones are filled in, with the first valid value: text is the subject of the conversation.
+    Patterns, formats, and `uniqueItems` are ignored.
+
+    Raises StepError for a schema that no finite value matches.
+    """
+    return _SchemaFiller(schema, conversation).value(schema, "", 0)
+
+
+class _SchemaFiller:
+    """Fills in one schema; references point into its root."""
+
+    def __init__(self, root: Schema, conversation: ConversationReading) -> None:
+        self._root = root
+        self._stage = stage_of(conversation)
+        self._conversation = self._stage.conversation if self._stage else conversation
+
+    def value(self, schema: Schema, name: str, depth: int) -> Any:
+        if depth > 2 * MAX_DEPTH:
+            raise StepError(f"the schema is endless: {name!r} requires itself; make it optional")
+        schema = self._resolve(schema)
+        if "const" in schema:
+            return schema["const"]
+        if "enum" in schema:
+            return schema["enum"][0]
+        kind = schema.get("type", "object" if "properties" in schema else "string")
+        if kind == "object":
+            return self._object(schema, depth)
+        if kind == "array":
+            return self._array(schema, name, depth)
+        if kind in ("integer", "number"):
+            return _number(schema, is_integer=kind == "integer")
+        return (
+            {"boolean": False, "null": None}.get(kind) if kind != "string" else self._text(schema)
+        )
+
+    def _resolve(self, schema: Schema) -> Schema:
+        """Return a schema without references and unions: null if allowed, or the first branch."""
+        for _ in range(MAX_DEPTH):
+            if "$ref" in schema:
+                target: Any = self._root
+                for part in str(schema["$ref"]).split("/")[1:]:
+                    target = target[part]
+                schema = {**target, **{key: schema[key] for key in schema if key != "$ref"}}
+            elif isinstance(schema.get("type"), list):
+                schema = {**schema, "type": min(schema["type"], key=lambda one: one != "null")}
+            elif branches := schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf"):
+                schema = min(branches, key=lambda one: one.get("type") != "null")
+            else:
+                break
+        return schema
+
+    def _object(self, schema: Schema, depth: int) -> dict[str, Any]:
+        properties: Mapping[str, Schema] = schema.get("properties", {})
+        known = {
+            name: _BLOCK_FIELDS[name](self._stage)
+            for name in properties
+            if self._stage and name in _BLOCK_FIELDS
+        }
+        return {
+            name: known[name]
+            if name in known
+            else self.value(properties.get(name, {}), name, depth + 1)
+            for name in dict.fromkeys([*schema.get("required", ()), *known])
+        }
+
+    def _array(self, schema: Schema, name: str, depth: int) -> list[Any]:
+        items = schema.get("prefixItems")
+        if items is None:
+            least = int(schema.get("minItems", 0))
+            item = schema.get("items")
+            # A list that may be empty ends a schema that contains itself.
+            items = [item or {}] * (max(least, 1) if item and depth < MAX_DEPTH else least)
+        return [self.value(item, name, depth + 1) for item in items]
+
+    def _text(self, schema: Schema) -> str:
+        text = subject_of(self._conversation, brief_of(self._conversation))
+        text = text.ljust(int(schema.get("minLength", 0)), ".")
+        return text[: int(schema["maxLength"])] if "maxLength" in schema else text
+
+
+def _number(schema: Schema, *, is_integer: bool) -> int | float:
+    """Return the least valid number; without a minimum, 0 or the maximum if that is lower."""
+    low: float | None = schema.get("minimum", schema.get("exclusiveMinimum"))
+    high: float | None = schema.get("maximum", schema.get("exclusiveMaximum"))
+    step = 1 if is_integer or low is None or high is None else (high - low) / 2
+    if low is not None:
+        least = low + step if "exclusiveMinimum" in schema else low
+    else:
+        least = 0 if high is None else min(0, high)
+        least -= step if least == schema.get("exclusiveMaximum") else 0
+    factor = schema.get("multipleOf", 0)
+    return math.ceil(least / factor) * factor if factor else least

@@ -10,14 +10,13 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.messages.tool import tool_call
 from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_core.runnables import Runnable
-from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import BaseModel, PrivateAttr
+
+from mergepoint.offline.model import LocalChatModel
 
 Line = tuple[str, str]
 """A message as data: role and text."""
@@ -145,7 +144,7 @@ def beside(message: BaseMessage) -> Beside | None:
     }
 
 
-class TableModel(BaseChatModel):
+class TableModel(LocalChatModel):
     """A chat model that answers from a table, and records the messages at each path.
 
     The path comes from the call's `metadata["mergepoint"]["path"]`. Half of the answers are content
@@ -167,10 +166,6 @@ class TableModel(BaseChatModel):
     @property
     def _llm_type(self) -> str:
         return "answer-table"
-
-    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[LanguageModelInput, Any]:
-        """Return a model that has tools, or a schema for structured output."""
-        return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], **kwargs)
 
     def _answer(
         self, messages: list[BaseMessage], metadata: Mapping[str, Any], tools: Sequence[Any]

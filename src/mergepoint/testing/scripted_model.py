@@ -35,7 +35,7 @@ from langchain_core.callbacks import (
     CallbackManagerForLLMRun,
     Callbacks,
 )
-from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.language_models import LanguageModelInput
 from langchain_core.language_models.base import LangSmithParams
 from langchain_core.messages import (
     AIMessage,
@@ -48,12 +48,13 @@ from langchain_core.messages import (
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.messages.tool import tool_call, tool_call_chunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult, LLMResult
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
-from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import BaseModel, PrivateAttr
 from typing_extensions import override
+
+from mergepoint.offline.model import LocalChatModel
 
 Content: TypeAlias = (
     "str | AIMessage | list[str | dict[str, Any]] | dict[str, Any] | BaseModel "
@@ -63,8 +64,6 @@ Content: TypeAlias = (
 
 Scripted: TypeAlias = "Content | Answer | Callable[[tuple[BaseMessage, ...]], Any]"
 """One entry of a script; a callable receives the messages and returns any other of these."""
-
-Tool: TypeAlias = "dict[str, Any] | type | Callable[..., Any] | BaseTool"
 
 
 class _Unset(Enum):
@@ -382,7 +381,7 @@ class _Play:
             raise self.answer.error
 
 
-class ScriptedModel(BaseChatModel):
+class ScriptedModel(LocalChatModel):
     """A LangChain chat model that answers from a script, offline.
 
     An answer is text, an AIMessage, a list of content blocks, None (empty content), an exception
@@ -462,18 +461,6 @@ class ScriptedModel(BaseChatModel):
         params = super()._get_ls_params(stop=stop, **kwargs)
         params["ls_provider"] = "scripted"
         return params
-
-    def bind_tools(
-        self,
-        tools: Sequence[Tool],
-        *,
-        tool_choice: str | None = None,
-        **kwargs: Any,
-    ) -> Runnable[LanguageModelInput, AIMessage]:
-        """Return a model whose calls carry the tools, in OpenAI's form, as `params["tools"]`."""
-        if tool_choice is not None:
-            kwargs["tool_choice"] = tool_choice
-        return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], **kwargs)
 
     def _play(
         self,

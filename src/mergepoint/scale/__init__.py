@@ -1,1 +1,0 @@
-"""Many inputs and many machines (the room is laid out, not built)."""
