@@ -33,7 +33,7 @@ from mergepoint.streams.recipe_yaml import LIBRARY, recipe_to_yaml
 from mergepoint.streams.run import run_recipe
 from mergepoint.streams.thing import Thing
 from mergepoint.targets import find_target
-from mergepoint.testing.answers import TableModel
+from mergepoint.testing.answer_table import TableModel
 from mergepoint.testing.random_trees import WITH_TOOLS, seeded_case
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.tree.leaves import Step

@@ -44,7 +44,7 @@ from mergepoint.engine.callbacks import Event
 from mergepoint.offline import agent as rules
 from mergepoint.sandbox.job import CodeJob, CodeRun
 from mergepoint.session.history import UNANSWERED
-from mergepoint.testing.sandbox import Played, ScriptedRunner, failed, went_well
+from mergepoint.testing.fakes import Played, ScriptedRunner, failed, went_well
 from mergepoint.testing.scripted_model import ScriptedModel
 
 SKILL = {"intent": "sum", "action": "execute_skill", "skill": "sales_report", "steps": ["Sum."]}

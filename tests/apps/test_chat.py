@@ -20,7 +20,7 @@ from mergepoint.apps.cli.chat_terminal import WrappedText
 from mergepoint.core.errors import SandboxMissing
 from mergepoint.sandbox.job import CodeJob, CodeRun
 from mergepoint.session.file_sessions import sessions_at
-from mergepoint.testing.sandbox import ScriptedRunner
+from mergepoint.testing.fakes import ScriptedRunner
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.testing.server import ModelServer, ServerReply
 

@@ -13,7 +13,7 @@ from mergepoint.apps.cli.live import StagesView
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_yaml import LIBRARY
 from mergepoint.streams.run import RecipeRun, Wanted
-from mergepoint.testing.stochastic_model import StochasticModel
+from mergepoint.testing.fakes import StochasticModel
 
 
 def drawn(live: StagesView, height: int = 40) -> list[str]:

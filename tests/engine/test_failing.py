@@ -15,7 +15,7 @@ from mergepoint.engine.context import RunContext
 from mergepoint.engine.generation import TRANSCRIPT, run_generation
 from mergepoint.journal.lines import JournalError
 from mergepoint.journal.transcript import read_transcript
-from mergepoint.testing.answers import ProviderFault
+from mergepoint.testing.answer_table import ProviderFailure
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block
@@ -63,10 +63,10 @@ def test_a_failing_model_leaves_a_transcript_of_what_came_before(runner: Runner)
 def test_the_contexts_error_says_type_message_path_and_node(runner: Runner) -> None:
     """`ctx.error` is plain data about the innermost failure."""
     ctx = RunContext()
-    with pytest.raises(ProviderFault):
-        runner(ctx, tree(), failing(ProviderFault(status=503, body="busy")))
+    with pytest.raises(ProviderFailure):
+        runner(ctx, tree(), failing(ProviderFailure(status=503, body="busy")))
     assert ctx.error == {
-        "type": "ProviderFault",
+        "type": "ProviderFailure",
         "message": "503: busy",
         "path": "pipeline/two/bad",
         "node": "bad",
@@ -75,8 +75,8 @@ def test_the_contexts_error_says_type_message_path_and_node(runner: Runner) -> N
 
 def test_an_error_keeps_its_type_and_says_where_it_came_from(engine: Engine) -> None:
     """The exception is the provider's own, with the innermost path as attribute and note."""
-    error = ProviderFault(status=429, body="slow down")
-    with pytest.raises(ProviderFault) as raised:
+    error = ProviderFailure(status=429, body="slow down")
+    with pytest.raises(ProviderFailure) as raised:
         engine(tree(), failing(error))
     assert raised.value is error
     assert error.status == 429

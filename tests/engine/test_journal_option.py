@@ -22,7 +22,7 @@ from mergepoint.engine.context import RunContext
 from mergepoint.engine.runner import ChatRunner
 from mergepoint.journal.file_journal import FileStore
 from mergepoint.journal.lines import JournalError
-from mergepoint.testing.crash import Killed, KillingStore
+from mergepoint.testing.fakes import Killed, KillingStore
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.tree.leaves import Call, Step
 from mergepoint.tree.nodes import Block, Gate, Loop, Node

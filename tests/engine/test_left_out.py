@@ -33,7 +33,7 @@ from mergepoint.journal.records import to_json_value
 from mergepoint.journal.replay import replay
 from mergepoint.journal.transcript import transcript_of
 from mergepoint.report.call_text import call_view, to_text
-from mergepoint.testing.answers import TableModel
+from mergepoint.testing.answer_table import TableModel
 from mergepoint.testing.random_trees import seeded_case
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
 from mergepoint.tree.policy import Policy

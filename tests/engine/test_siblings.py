@@ -13,9 +13,13 @@ from langchain_core.outputs import ChatResult
 from tests.engine.engines import Echo, Engine, texts
 
 from mergepoint.engine.callbacks import Recorder
-from mergepoint.testing.answers import ProviderFault
-from mergepoint.testing.assertions import assert_isolated, assert_not_in_context
-from mergepoint.testing.scripted_model import Answer, ScriptedModel
+from mergepoint.testing.answer_table import ProviderFailure
+from mergepoint.testing.scripted_model import (
+    Answer,
+    ScriptedModel,
+    assert_isolated,
+    assert_not_in_context,
+)
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block
 from mergepoint.tree.prompts import Template
@@ -151,7 +155,7 @@ def faulty(root: str = "sides") -> ScriptedModel:
     """Return a model that fails for them; the failure that is declared first comes last in time."""
     return ScriptedModel(
         by_path={
-            f"{root}/one": Answer(error=ProviderFault(status=503, body="busy"), delay=0.005),
+            f"{root}/one": Answer(error=ProviderFailure(status=503, body="busy"), delay=0.005),
             f"{root}/a_three": RuntimeError("down"),
         },
         default="x",
@@ -160,7 +164,7 @@ def faulty(root: str = "sides") -> ScriptedModel:
 
 def test_the_failure_first_in_declared_order_is_raised(engine: Engine) -> None:
     """Whatever came first in time, the first failed child's error comes out, others are notes."""
-    with pytest.raises(ProviderFault, match="503: busy") as raised:
+    with pytest.raises(ProviderFailure, match="503: busy") as raised:
         engine(failing(), faulty())
     assert raised.value.status == 503
     assert getattr(raised.value, "pipeline_path", "") == "sides/one"
@@ -171,7 +175,7 @@ def test_the_failure_first_in_declared_order_is_raised(engine: Engine) -> None:
 def test_all_that_started_are_recorded(engine: Engine) -> None:
     """Siblings of a failure come to their end and are on record, answered or failed."""
     recorder = Recorder()
-    with pytest.raises(ProviderFault):
+    with pytest.raises(ProviderFailure):
         engine(failing(), faulty(), recorder=recorder)
     found = {
         record.path: record.error["type"] if record.error else record.response
@@ -179,7 +183,7 @@ def test_all_that_started_are_recorded(engine: Engine) -> None:
     }
     assert found == {
         "sides/zero": "x",
-        "sides/one": "ProviderFault",
+        "sides/one": "ProviderFailure",
         "sides/two": "x",
         "sides/a_three": "RuntimeError",
     }
@@ -188,7 +192,7 @@ def test_all_that_started_are_recorded(engine: Engine) -> None:
 def test_with_one_at_a_time_none_starts_after_the_first_failure(graph_engine: Engine) -> None:
     """Under max_concurrency=1 the children after a failed one are never paid."""
     recorder, model = Recorder(), faulty()
-    with pytest.raises(ProviderFault) as raised:
+    with pytest.raises(ProviderFailure) as raised:
         graph_engine(failing(), model, recorder=recorder, limit=1)
     assert [call.path for call in model.calls] == ["sides/zero", "sides/one"]
     assert len(recorder.journal.records) == 2

@@ -23,7 +23,7 @@ from mergepoint.engine.runner import ChatRunner
 from mergepoint.journal.file_journal import FileStore
 from mergepoint.journal.journal_check import check_journal
 from mergepoint.report.svg import to_mermaid, to_svg
-from mergepoint.testing.crash import Killed, KillingStore
+from mergepoint.testing.fakes import Killed, KillingStore
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
 from mergepoint.tree.leaves import Call, Step
 from mergepoint.tree.nodes import Block

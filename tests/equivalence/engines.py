@@ -17,7 +17,7 @@ from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.compiler import compile_graph
 from mergepoint.engine.interpreter import ainterpret, interpret
 from mergepoint.journal.records import CallRecord
-from mergepoint.testing.answers import Beside, Line, TableModel, beside, line
+from mergepoint.testing.answer_table import AnswerDetails, Line, TableModel, answer_details, line
 from mergepoint.testing.random_trees import Case
 
 RUN = "r1"
@@ -46,7 +46,7 @@ class Observed:
     record, `done` the calls and gates; `odd` says what no run may show.
     """
 
-    messages: tuple[tuple[str, str, str, Beside | None], ...]
+    messages: tuple[tuple[str, str, str, AnswerDetails | None], ...]
     outputs: Mapping[str, Any]
     saw: Mapping[str, tuple[Line, ...]]
     calls: Mapping[str, tuple[str, str]]
@@ -76,7 +76,7 @@ def reference_of(case: Case, *, one_by_one: bool = False) -> dict[str, Any]:
         [line(message) for message in case.messages],
         case.inputs,
         case.answers,
-        beside=lambda path, seen, form: case.answers.beside(path, seen, structured=form),
+        beside=lambda path, seen, form: case.answers.details(path, seen, structured=form),
         draw=_drawn,
         tool_calls=case.answers.tool_calls,
         one_by_one=one_by_one,
@@ -188,7 +188,7 @@ def _observed(case: Case, work: Work, model: TableModel) -> Observed:
     saw = model.saw[earlier:]
     records = recorder.journal.records
     return Observed(
-        tuple((*line(message), str(message.id), beside(message)) for message in messages),
+        tuple((*line(message), str(message.id), answer_details(message)) for message in messages),
         outputs,
         dict(saw),
         {r.path: _said(r) for r in records if r.answered and r.kind == "step"},

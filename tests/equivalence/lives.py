@@ -23,10 +23,10 @@ from mergepoint.journal.journal_check import check_run
 from mergepoint.journal.records import CallRecord, is_tool
 from mergepoint.journal.replay import replay
 from mergepoint.journal.transcript import read_transcript, transcript_of
-from mergepoint.testing.answers import AnswerTable, Line, TableModel
-from mergepoint.testing.crash import Killed, KillingStore, When
+from mergepoint.testing.answer_table import AnswerTable, Line, TableModel
+from mergepoint.testing.fakes import Killed, KillingStore, When
 from mergepoint.testing.random_trees import Case
-from mergepoint.testing.test_values import Verdicts
+from mergepoint.testing.tree_functions import DecisionFunction
 from mergepoint.tree.leaves import Call, Step
 from mergepoint.tree.nodes import Block, Gate, Loop, Node, Order, root_path, walk
 
@@ -157,7 +157,7 @@ class Lives:
     folder: Path
     chance: random.Random
     records: int
-    deciders: Mapping[str, Verdicts] = field(default_factory=dict)
+    deciders: Mapping[str, DecisionFunction] = field(default_factory=dict)
     kills: Counter[str] = field(default_factory=Counter)
     asked: list[str] = field(default_factory=list)
     again: list[str] = field(default_factory=list)
@@ -207,12 +207,12 @@ class Lives:
             self._known = {_key(record) for record in records if record.answered}
 
 
-def unattended(tree: Node) -> tuple[Node, dict[str, Verdicts]]:
+def unattended(tree: Node) -> tuple[Node, dict[str, DecisionFunction]]:
     """Return a tree at whose gates nobody is, and by path those who were."""
     deciders = {
         path: node.decide
         for path, node in walk(tree)
-        if isinstance(node, Gate) and isinstance(node.decide, Verdicts)
+        if isinstance(node, Gate) and isinstance(node.decide, DecisionFunction)
     }
     return _emptied(tree), deciders
 

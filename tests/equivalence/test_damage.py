@@ -23,9 +23,15 @@ from tests.equivalence.lives import WAYS, Left, NoAnswers, gone_on, left_alone
 from mergepoint.journal.file_journal import JOURNAL, read_journal
 from mergepoint.journal.lines import JournalError
 from mergepoint.journal.records import CallRecord
-from mergepoint.testing.answers import AnswerTable, Filled, TableModel
+from mergepoint.testing.answer_table import AnswerTable, ReplySchema, TableModel
 from mergepoint.testing.random_trees import Case
-from mergepoint.testing.test_values import Counted, Rounds, Spoken, Told, Verdicts
+from mergepoint.testing.tree_functions import (
+    DataFunction,
+    DecisionFunction,
+    EchoRunnable,
+    PartsPrompt,
+    StopRule,
+)
 from mergepoint.tree.leaves import Call, Step
 from mergepoint.tree.nodes import Block, Gate, Loop, Node
 from mergepoint.tree.prompts import Template
@@ -39,26 +45,26 @@ FEW_FLIPS = 100
 
 def tree() -> Node:
     """Return a tree with a node of every kind."""
-    drawn = Told([("text", "See."), ("count",), ("draw",)])
+    drawn = PartsPrompt([("text", "See."), ("count",), ("draw",)])
     sides: list[Node] = [
         Step(drawn, name="draws", system="Be brief."),
-        Call(Counted("ask", late=True), name="ask", capture_key="found"),
-        Step("Fill in.", name="form", schema=Filled, merge="none", capture_key="form"),
+        Call(DataFunction("ask", late=True), name="ask", capture_key="found"),
+        Step("Fill in.", name="form", schema=ReplySchema, merge="none", capture_key="form"),
     ]
     review = Gate(
         Step(Template("Write of {{ found }}."), name="write", merge="last_response"),
         name="review",
         capture_key="verdict",
-        decide=Verdicts(["reject", "edit", "approve"]),
+        decide=DecisionFunction(["reject", "edit", "approve"]),
     )
-    again = Call(Counted("next", counter="round"), name="again", capture_key="round")
-    rounds = Rounds(3, of="key", key="round")
+    again = Call(DataFunction("next", counter="round"), name="again", capture_key="round")
+    rounds = StopRule(3, of="key", key="round")
     return Block(
         [
             Step(Template("Plan {{ topic }}."), name="plan", capture_key="plan"),
             Block(sides, name="sides", parallel=True),
             Loop([review, again], name="loop", until=rounds, merge="last_response"),
-            Call(Spoken("whole", asks=True), name="said", merge="all_messages"),
+            Call(EchoRunnable("whole", asks=True), name="said", merge="all_messages"),
             Step(Template("End with {{ form }}."), name="end"),
         ],
         name="real",

@@ -26,7 +26,7 @@ APART = 1_000
 # An async function that is called in a thread gives a coroutine that a killed loop leaves behind.
 # So is a loop of tools: when it is collected it would write its end, and its store is killed.
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:coroutine 'Counted._later' was never awaited"),
+    pytest.mark.filterwarnings("ignore:coroutine 'DataFunction._later' was never awaited"),
     pytest.mark.filterwarnings(
         "ignore:Exception ignored in. <coroutine object ToolLoop._messages"
         ":pytest.PytestUnraisableExceptionWarning"

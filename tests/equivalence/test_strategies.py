@@ -9,7 +9,7 @@ import pytest
 from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
-from mergepoint.testing.answers import FAILURES, AnswerTable
+from mergepoint.testing.answer_table import FAILURES, AnswerTable
 from mergepoint.testing.random_trees import (
     Case,
     answers,
@@ -19,7 +19,7 @@ from mergepoint.testing.random_trees import (
     seeded_case,
     trees,
 )
-from mergepoint.testing.test_values import Told
+from mergepoint.testing.tree_functions import PartsPrompt
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block, Node, Order, root_path, walk
 from mergepoint.tree.prompts import Template
@@ -65,7 +65,9 @@ HOLDS: dict[str, Callable[[Node], bool]] = {
         isinstance(node, Step) and isinstance(node.prompt, Template) and bool(node.prompt.keys)
     ),
     "an optional read": lambda node: (
-        isinstance(node, Step) and isinstance(node.prompt, Told) and bool(node.prompt.defaults)
+        isinstance(node, Step)
+        and isinstance(node.prompt, PartsPrompt)
+        and bool(node.prompt.defaults)
     ),
     "a system template": lambda node: isinstance(node, Step) and isinstance(node.system, Template),
     "a schema": lambda node: isinstance(node, Step) and node.schema is not None,

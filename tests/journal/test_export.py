@@ -21,7 +21,7 @@ from mergepoint.journal.transcript import (
     read_transcript,
     transcript_of,
 )
-from mergepoint.testing.answers import TableModel
+from mergepoint.testing.answer_table import TableModel
 from mergepoint.testing.random_trees import Case, cases
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.tree.nodes import Node

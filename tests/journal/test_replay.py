@@ -17,7 +17,7 @@ from mergepoint.journal.records import CallKey, CallRecord
 from mergepoint.journal.replay import replay
 from mergepoint.journal.transcript import Transcript
 from mergepoint.journal.usage import count_words
-from mergepoint.testing.answers import TableModel, line
+from mergepoint.testing.answer_table import TableModel, line
 from mergepoint.testing.random_trees import Case, cases
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.tree.evaluate import Messages

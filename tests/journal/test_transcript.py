@@ -28,7 +28,7 @@ from mergepoint.journal.transcript import (
 )
 from mergepoint.journal.usage import ContextSaving, count_words
 from mergepoint.patterns import enclave
-from mergepoint.testing.answers import TableModel
+from mergepoint.testing.answer_table import TableModel
 from mergepoint.testing.random_trees import Case, cases
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.tree.leaves import Step

@@ -7,16 +7,22 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, HumanMessage
 
-from mergepoint.testing.answers import AnswerTable, Filled
-from mergepoint.testing.handy import HANDY
+from mergepoint.testing.answer_table import AnswerTable, ReplySchema
 from mergepoint.testing.random_trees import Case
-from mergepoint.testing.test_values import Counted, Rounds, Spoken, Told, Verdicts
+from mergepoint.testing.tree_functions import (
+    TOOLS,
+    DataFunction,
+    DecisionFunction,
+    EchoRunnable,
+    PartsPrompt,
+    StopRule,
+)
 from mergepoint.tree.leaves import Call, Step
 from mergepoint.tree.nodes import Block, Gate, Loop, Node
 from mergepoint.tree.prompts import Template
 
 OF_A = Template("Of {{ a }}", defaults={"a": "nothing, since it was rejected"})
-SEES = Told([("text", "You see"), ("count",), ("keys",), ("last",)])
+SEES = PartsPrompt([("text", "You see"), ("count",), ("keys",), ("last",)])
 
 
 def case(
@@ -86,7 +92,7 @@ _KILLERS: Mapping[str, Callable[[], Case]] = {
         failures={"pipeline/zeta": "runtime", "pipeline/alpha": "key"},
     ),
     "a prompt fails side by side": lambda: case(
-        Block([Step(Told([("raise",)])), Block([Step("B."), Step("C.")])], parallel=True)
+        Block([Step(PartsPrompt([("raise",)])), Block([Step("B."), Step("C.")])], parallel=True)
     ),
     "a failure inside": lambda: case(
         Block([Block([Step("A."), Step("B.")], name="inner")]),
@@ -113,11 +119,11 @@ _KILLERS: Mapping[str, Callable[[], Case]] = {
     "a blank input": lambda: case(
         Block([Step(Template("About {{ topic }}"))], inputs=["topic"]), inputs={"topic": " "}
     ),
-    "draws": lambda: case(Block([Step(Told([("draw",)])), Step(Told([("draw",)]))])),
+    "draws": lambda: case(Block([Step(PartsPrompt([("draw",)])), Step(PartsPrompt([("draw",)]))])),
     "spoilers": lambda: case(
         Block(
             [
-                Step(Told([("text", "A."), ("spoil",)])),
+                Step(PartsPrompt([("text", "A."), ("spoil",)])),
                 Step(Template("Of {{ tags }}")),
             ],
             inputs=["tags"],
@@ -125,22 +131,27 @@ _KILLERS: Mapping[str, Callable[[], Case]] = {
         inputs={"tags": ["a"]},
     ),
     "a loop": lambda: case(
-        Block([_turning(Rounds(3, of="key", key="n")), Step(SEES)]),
+        Block([_turning(StopRule(3, of="key", key="n")), Step(SEES)]),
     ),
-    "a loop that holds at once": lambda: case(Block([_turning(Rounds(2)), Step(SEES)])),
+    "a loop that holds at once": lambda: case(Block([_turning(StopRule(2)), Step(SEES)])),
     "a loop that is spent": lambda: case(
-        Block([_turning(Rounds(99), on_exhausted="keep"), Step(SEES)])
+        Block([_turning(StopRule(99), on_exhausted="keep"), Step(SEES)])
     ),
-    "a loop that never holds": lambda: case(Block([_turning(Rounds(99)), Step("After.")])),
+    "a loop that never holds": lambda: case(Block([_turning(StopRule(99)), Step("After.")])),
     "a squashed loop": lambda: case(
-        Block([Loop([Step("A."), Step(SEES)], until=Rounds(10), merge="last_response"), Step(SEES)])
+        Block(
+            [
+                Loop([Step("A."), Step(SEES)], until=StopRule(10), merge="last_response"),
+                Step(SEES),
+            ]
+        )
     ),
     "a gate that says no": lambda: case(
         Block(
             [
                 Gate(
                     Step("A.", capture_key="a"),
-                    decide=Verdicts(["feedback"]),
+                    decide=DecisionFunction(["feedback"]),
                     merge="last_response",
                     capture_key="said",
                 ),
@@ -150,23 +161,33 @@ _KILLERS: Mapping[str, Callable[[], Case]] = {
     ),
     "an edited answer": lambda: case(Block([_edited(Step("A.", capture_key="a")), Step(OF_A)])),
     "an edited structure": lambda: case(
-        Block([_edited(Step("A.", capture_key="a", schema=Filled)), Step(OF_A)])
+        Block([_edited(Step("A.", capture_key="a", schema=ReplySchema)), Step(OF_A)])
     ),
     "who decides spoils": lambda: case(
-        Block([Gate(Step("A."), decide=Verdicts(["approve"], spoils=True)), Step(SEES)])
+        Block([Gate(Step("A."), decide=DecisionFunction(["approve"], spoils=True)), Step(SEES)])
     ),
     "a call that speaks": lambda: case(
         Block(
-            [Call(Counted("list"), merge="all_messages", capture_key="found"), Step(SEES)],
+            [Call(DataFunction("list"), merge="all_messages", capture_key="found"), Step(SEES)],
         )
     ),
-    "a silent call": lambda: case(Block([Call(Counted("blank"), capture_key="a"), Step(SEES)])),
+    "a silent call": lambda: case(
+        Block([Call(DataFunction("blank"), capture_key="a"), Step(SEES)])
+    ),
     "a runnable": lambda: case(
-        Block([Step("A."), Call(Spoken("whole", asks=True), merge="all_messages"), Step(SEES)])
+        Block(
+            [Step("A."), Call(EchoRunnable("whole", asks=True), merge="all_messages"), Step(SEES)]
+        )
     ),
     "arguments": lambda: case(
         Block(
-            [Call(Counted("count"), args={"what": Template("{{ tags }}")}, capture_key="found")],
+            [
+                Call(
+                    DataFunction("count"),
+                    args={"what": Template("{{ tags }}")},
+                    capture_key="found",
+                )
+            ],
             inputs=["tags"],
         ),
         inputs={"tags": ["a", 1]},
@@ -174,10 +195,10 @@ _KILLERS: Mapping[str, Callable[[], Case]] = {
     "spoiled arguments": lambda: case(
         Block(
             [
-                Call(Counted("spoil"), args={"what": ["a"]}, capture_key="one", name="one"),
+                Call(DataFunction("spoil"), args={"what": ["a"]}, capture_key="one", name="one"),
                 Loop(
-                    [Call(Counted("spoil"), args={"what": ["a"]}, capture_key="two")],
-                    until=Rounds(99),
+                    [Call(DataFunction("spoil"), args={"what": ["a"]}, capture_key="two")],
+                    until=StopRule(99),
                     max_iterations=2,
                     on_exhausted="keep",
                 ),
@@ -185,13 +206,13 @@ _KILLERS: Mapping[str, Callable[[], Case]] = {
         ),
     ),
     "a structure": lambda: case(
-        Block([Step("A.", schema=Filled, capture_key="a"), Step(Template("Of {{ a }}"))])
+        Block([Step("A.", schema=ReplySchema, capture_key="a"), Step(Template("Of {{ a }}"))])
     ),
     # The names are those at which the table asks for tools in two rounds.
     "tools": lambda: case(
         Block(
             [
-                Step(f"Ask {name}.", name=name, tools=[*HANDY.values()], max_tool_rounds=2)
+                Step(f"Ask {name}.", name=name, tools=[*TOOLS.values()], max_tool_rounds=2)
                 for name in _twice()
             ]
         )
@@ -207,11 +228,11 @@ def _twice() -> list[str]:
     return [name for name in names if table.tool_calls(f"pipeline/{name}", after, ["x"])][:3]
 
 
-def _turning(until: Rounds, **fields: Any) -> Loop:
+def _turning(until: StopRule, **fields: Any) -> Loop:
     """Return a loop that counts its iterations, at most four."""
-    count = Call(Counted("next", counter="n"), capture_key="n")
+    count = Call(DataFunction("next", counter="n"), capture_key="n")
     return Loop([Step(SEES), count], until=until, max_iterations=4, **fields)
 
 
 def _edited(node: Node) -> Gate:
-    return Gate(node, decide=Verdicts(["edit"]))
+    return Gate(node, decide=DecisionFunction(["edit"]))

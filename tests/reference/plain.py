@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mergepoint.testing.handy import HANDY
-from mergepoint.testing.test_values import Counted, Rounds, Spoken, Told, Verdicts
+from mergepoint.testing.tree_functions import (
+    TOOLS,
+    DataFunction,
+    DecisionFunction,
+    EchoRunnable,
+    PartsPrompt,
+    StopRule,
+)
 from mergepoint.tree.leaves import Call
 from mergepoint.tree.nodes import REQUIRED, Block, Gate, Loop, Node
 from mergepoint.tree.prompts import Template
@@ -37,8 +43,8 @@ def plain(node: Node) -> dict[str, Any]:
         about |= {"keeps": node.on_exhausted == "keep", "skips": node.may_skip}
         return {**shared, **about, "children": inside}
     if isinstance(node, Gate):
-        if not isinstance(node.decide, Verdicts):
-            raise TypeError("the reference cannot foresee who decides; use Verdicts")
+        if not isinstance(node.decide, DecisionFunction):
+            raise TypeError("the reference cannot foresee who decides; use DecisionFunction")
         about = {"question": node.question, "words": list(node.decide.words)}
         about |= {"stops": node.on_reject == "stop"}
         return {**shared, **about, "child": plain(node.node)}
@@ -54,8 +60,8 @@ def plain(node: Node) -> dict[str, Any]:
 
 def plain_tools(tools: Sequence[Any]) -> list[str]:
     """Return the names of a step's tools. Raises TypeError for one that cannot be foreseen."""
-    if unknown := [tool for tool in tools if tool not in HANDY.values()]:
-        raise TypeError(f"the reference cannot foresee the tool {unknown[0]!r}; use those of HANDY")
+    if unknown := [tool for tool in tools if tool not in TOOLS.values()]:
+        raise TypeError(f"the reference cannot foresee the tool {unknown[0]!r}; use those of TOOLS")
     return [tool.__name__ for tool in tools]
 
 
@@ -65,30 +71,30 @@ def plain_text(text: object) -> dict[str, Any]:
         return {"kind": "literal", "text": text}
     if isinstance(text, Template):
         return {"kind": "template", "text": text.text, "defaults": dict(text.defaults)}
-    if isinstance(text, Told):
+    if isinstance(text, PartsPrompt):
         return {
             "kind": "function",
             "parts": [list(part) for part in text.parts],
             "defaults": dict(text.defaults),
             "declared": text.declared,
         }
-    raise TypeError(f"the reference cannot read a {type(text).__name__}; use Told")
+    raise TypeError(f"the reference cannot read a {type(text).__name__}; use PartsPrompt")
 
 
 def plain_until(until: object) -> dict[str, Any]:
     """Return when a loop ends as plain data."""
     if isinstance(until, str):
         return {"key": until}
-    if isinstance(until, Rounds):
+    if isinstance(until, StopRule):
         return {"of": until.of, "count": until.count, "under": until.key}
-    raise TypeError(f"the reference cannot read a {type(until).__name__}; use Rounds")
+    raise TypeError(f"the reference cannot read a {type(until).__name__}; use StopRule")
 
 
 def plain_target(target: object) -> dict[str, Any]:
     """Return what a Call calls as plain data."""
-    if isinstance(target, Spoken):
+    if isinstance(target, EchoRunnable):
         return {"form": target.form, "asks": target.asks}
-    if isinstance(target, Counted):
+    if isinstance(target, DataFunction):
         return {
             "gives": target.gives,
             "keys": list(target.keys),
@@ -97,7 +103,7 @@ def plain_target(target: object) -> dict[str, Any]:
             "declared": target.declared,
         }
     raise TypeError(
-        f"the reference cannot foresee a {type(target).__name__}; use Counted or Spoken"
+        f"the reference cannot foresee a {type(target).__name__}; use DataFunction or EchoRunnable"
     )
 
 

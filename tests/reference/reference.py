@@ -33,7 +33,7 @@ from typing import Any
 Tree = Mapping[str, Any]
 Line = tuple[str, str]
 Answer = Callable[[str, list[Line]], str]
-Beside = Callable[[str, list[Line], bool], Mapping[str, Any]]
+AnswerDetails = Callable[[str, list[Line], bool], Mapping[str, Any]]
 ToolCalls = Callable[[str, list[Line], Sequence[str]], Sequence[tuple[str, str]]]
 
 
@@ -85,7 +85,7 @@ class Run:
 
     inputs: Mapping[str, Any]
     answer: Answer
-    beside: Beside
+    beside: AnswerDetails
     draw: Callable[[str, int], str]
     one_by_one: bool = False
     tool_calls: ToolCalls = lambda path, seen, tools: ()
@@ -103,7 +103,7 @@ def run(
     inputs: Mapping[str, Any],
     answer: Answer,
     *,
-    beside: Beside = lambda path, seen, structured: {},
+    beside: AnswerDetails = lambda path, seen, structured: {},
     draw: Callable[[str, int], str] = lambda path, n: f"{path}#{n}",
     tool_calls: ToolCalls = lambda path, seen, tools: (),
     one_by_one: bool = False,
@@ -310,7 +310,7 @@ def enough(until: Tree, path: str, mine: Copy) -> bool:
         raise Failed("ValueError", path)
     of, count = until["of"], until["count"]
     if of == "raise":
-        raise Failed("ToldToFail", path)
+        raise Failed("PlannedError", path)
     if of == "number":
         raise Failed("ValueError", path)
     if of == "whim":
@@ -370,7 +370,7 @@ def judged(
 ) -> dict[str, Any]:
     """Return what a word decides about what is shown; `text` is what an edit would put there."""
     if word == "raise":
-        raise Failed("ToldToFail", path)
+        raise Failed("PlannedError", path)
     if word == "odd":
         raise Failed("ValueError", path)
     if word == "edit" and text is not None:
@@ -446,7 +446,7 @@ def given_by(target: Tree, given: Any, path: str, mine: Copy, now: Run) -> Any:
         return [seen, *(value_of(key, target["defaults"], path, mine, now) for key in keys)]
 
     if target["gives"] == "raise":
-        raise Failed("ToldToFail", path)
+        raise Failed("PlannedError", path)
     if target["gives"] == "odd":
         raise Failed("ValueError", path)
     gives: dict[str, Callable[[], Any]] = {
@@ -583,7 +583,7 @@ def told_by(name: str, text: str, tools: Sequence[str], path: str, now: Run) -> 
         "turn": ("".join(reversed(text)), "success"),
         "part": (f"{text[:half]}\n{text[half:]}", "success"),
         "look_up": (f'{{"größe": ["{text}"]}}', "success"),
-        "refuse": (f"ToldToFail: nothing is known of {text}", "error"),
+        "refuse": (f"PlannedError: nothing is known of {text}", "error"),
     }[name]
     now.done[path] = ("call", {"content": found, "status": status})
     return found
@@ -624,7 +624,7 @@ def told(text: Tree, path: str, mine: Copy, now: Run, read: Callable[[str], str]
                 read(rest[0])
     kinds = [part[0] for part in parts]
     if "raise" in kinds:
-        raise Failed("PromptFault", path)
+        raise Failed("PromptError", path)
     if "none" in kinds or "number" in kinds:
         raise Failed("ValueError", path)
     drawn = itertools.count()

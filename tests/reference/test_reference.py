@@ -13,7 +13,7 @@ from tests.reference import reference
 from tests.reference.plain import plain, plain_text
 from tests.reference.reference import Line, fill, run
 
-from mergepoint.testing.test_values import Told
+from mergepoint.testing.tree_functions import PartsPrompt
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block, Input
 from mergepoint.tree.prompts import Template
@@ -197,7 +197,7 @@ def test_a_tree_of_the_library_becomes_plain_data() -> None:
     tree = Block(
         [
             Step("A", name="a", merge="none", capture_key="k", system=Template("{{ k }}")),
-            Block([Step(Told([("read", "x")], defaults={"x": "-"}))], parallel=True),
+            Block([Step(PartsPrompt([("read", "x")], defaults={"x": "-"}))], parallel=True),
         ],
         inputs=["topic", Input("level", default=1)],
     )
@@ -221,7 +221,7 @@ def test_a_tree_of_the_library_becomes_plain_data() -> None:
 
 def test_a_function_that_cannot_be_read_is_refused() -> None:
     """The converter does not guess what a function would say."""
-    with pytest.raises(TypeError, match="use Told"):
+    with pytest.raises(TypeError, match="use PartsPrompt"):
         plain_text(lambda ctx: "x")
 
 
@@ -245,7 +245,7 @@ def test_a_step_with_tools_makes_all_that_is_said() -> None:
         ("user", "Go."),
         ("assistant", "2"),
         ("tool", "3"),
-        ("tool", "ToldToFail: nothing is known of x"),
+        ("tool", "PlannedError: nothing is known of x"),
         ("assistant", "5"),
         ("tool", "Error: there is no tool 'turn'; there are: measure, refuse"),
         ("assistant", "7"),
@@ -256,7 +256,7 @@ def test_a_step_with_tools_makes_all_that_is_said() -> None:
         "step_01/tool_01": ("call", {"content": "3", "status": "success"}),
         "step_01/tool_02": (
             "call",
-            {"content": "ToldToFail: nothing is known of x", "status": "error"},
+            {"content": "PlannedError: nothing is known of x", "status": "error"},
         ),
         "step_01": ("call", "7"),
     }

@@ -13,7 +13,7 @@ from mergepoint.engine.interpreter import interpret
 from mergepoint.journal.transcript import Transcript
 from mergepoint.report.transcript_index import Sight
 from mergepoint.report.views import End
-from mergepoint.testing.answers import TableModel
+from mergepoint.testing.answer_table import TableModel
 from mergepoint.testing.random_trees import Case, seeded_case
 from mergepoint.tree.nodes import root_path
 from mergepoint.tree.policy import Budget

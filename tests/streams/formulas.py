@@ -9,7 +9,7 @@ from math import comb, sqrt
 from typing import Any
 
 from mergepoint.streams.run import run_recipe
-from mergepoint.testing.stochastic_model import Chance, StochasticModel
+from mergepoint.testing.fakes import Chance, StochasticModel
 
 RIGHT, WRONG = "right", "wrong"
 

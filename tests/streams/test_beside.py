@@ -21,7 +21,7 @@ from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_yaml import recipe_from_yaml, recipe_to_yaml
 from mergepoint.streams.run import run_recipe
 from mergepoint.streams.thing import Thing
-from mergepoint.testing.blocks import Source
+from mergepoint.testing.fakes import Source
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.testing.simulation import simulate
 

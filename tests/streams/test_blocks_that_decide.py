@@ -15,7 +15,7 @@ from mergepoint.core.errors import BlockError
 from mergepoint.streams.stage import entered
 from mergepoint.streams.thing import Thing, fold
 from mergepoint.streams.voting import beta_above_half
-from mergepoint.testing.blocks import Source, run_block
+from mergepoint.testing.fakes import Source, run_block
 
 
 def test_the_most_frequent_answer_wins() -> None:

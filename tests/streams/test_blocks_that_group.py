@@ -15,7 +15,7 @@ from mergepoint.core.errors import BlockError
 from mergepoint.streams.context import NotesInMemory
 from mergepoint.streams.registry import REGISTRY
 from mergepoint.streams.thing import Thing
-from mergepoint.testing.blocks import Source, run_block
+from mergepoint.testing.fakes import Source, run_block
 
 EMPTY: list[tuple[str, Any]] = [
     ("accumulate", {"count": 2}),

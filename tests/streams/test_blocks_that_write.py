@@ -14,7 +14,7 @@ from mergepoint.streams.recipe_yaml import recipe_to_yaml
 from mergepoint.streams.retrieval import checked_sums
 from mergepoint.streams.run import run_recipe
 from mergepoint.streams.thing import Thing
-from mergepoint.testing.blocks import Replies, run_block
+from mergepoint.testing.fakes import Replies, run_block
 
 
 def test_set_writes_what_follows_from_what_is_there() -> None:

@@ -18,7 +18,7 @@ from mergepoint.streams.params import Params
 from mergepoint.streams.protocols import ModelAnswer, ModelRequest
 from mergepoint.streams.stage import entered, run_stage
 from mergepoint.streams.thing import Thing
-from mergepoint.testing.blocks import Replies, Source, run_block
+from mergepoint.testing.fakes import Replies, Source, run_block
 from mergepoint.testing.simulation import SimulatedLoop
 
 

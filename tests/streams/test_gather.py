@@ -18,7 +18,7 @@ from mergepoint.streams.grouping import Gather, gathered
 from mergepoint.streams.groups import Enough, groups
 from mergepoint.streams.stage import entered
 from mergepoint.streams.thing import Thing
-from mergepoint.testing.blocks import Source
+from mergepoint.testing.fakes import Source
 from mergepoint.testing.simulation import SimulatedLoop
 
 

@@ -19,7 +19,7 @@ from mergepoint.streams.recipe_yaml import recipe_from_yaml, recipe_to_yaml
 from mergepoint.streams.registry import Registry, block
 from mergepoint.streams.run import run_recipe
 from mergepoint.streams.thing import Thing, fold
-from mergepoint.testing.blocks import run_block
+from mergepoint.testing.fakes import run_block
 from mergepoint.testing.scripted_model import ScriptedModel
 
 REGISTRY = Registry(package="mergepoint.streams.blocks")

@@ -26,7 +26,7 @@ from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.registry import REGISTRY, BlockType, Registry
 from mergepoint.streams.run import arun_recipe, run_recipe
 from mergepoint.streams.thing import Thing
-from mergepoint.testing.crash import Killed, KillingStore, When
+from mergepoint.testing.fakes import Killed, KillingStore, When
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
 from mergepoint.testing.server import ModelServer, ServerReply
 from mergepoint.testing.simulation import FakeClock

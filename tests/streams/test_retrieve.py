@@ -23,7 +23,7 @@ from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.retrieval import BM25, documents_in, words
 from mergepoint.streams.run import run_recipe
 from mergepoint.streams.thing import Thing
-from mergepoint.testing.blocks import run_block
+from mergepoint.testing.fakes import run_block
 
 TEXTS = ["the cat sat on the mat", "a dog barked", "the cat and the dog", "nothing here"]
 

@@ -24,7 +24,7 @@ from mergepoint.streams.run import run_recipe
 from mergepoint.streams.search import Found, Move, Search
 from mergepoint.streams.search_strategies import Beam, BestFirst, Islands, Thompson, Uct
 from mergepoint.streams.thing import fold
-from mergepoint.testing.stochastic_model import StochasticModel
+from mergepoint.testing.fakes import StochasticModel
 
 WAYS = {
     "beam": Beam,

@@ -22,7 +22,7 @@ from mergepoint.streams.provenance import VocabularyWarning
 from mergepoint.streams.registry import REGISTRY, BlockType
 from mergepoint.streams.stage import MOST, Recent, entered, run_stage
 from mergepoint.streams.thing import Entry, Thing
-from mergepoint.testing.blocks import Replies, Source, run_block
+from mergepoint.testing.fakes import Replies, Source, run_block
 from mergepoint.testing.simulation import Deadlock, SimulatedLoop
 
 

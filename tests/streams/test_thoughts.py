@@ -16,7 +16,7 @@ from mergepoint.core.errors import BlockError, RecipeError
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.run import run_recipe
 from mergepoint.streams.thing import Thing
-from mergepoint.testing.blocks import run_block
+from mergepoint.testing.fakes import run_block
 from mergepoint.testing.scripted_model import ScriptedModel
 
 

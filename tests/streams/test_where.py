@@ -9,7 +9,7 @@ import pytest
 from mergepoint.core.errors import BlockError
 from mergepoint.streams.conditions import read_props
 from mergepoint.streams.thing import Thing
-from mergepoint.testing.blocks import run_block
+from mergepoint.testing.fakes import run_block
 
 PROPS: dict[str, Any] = {"score": 70, "status": "done", "tags": ["a", 1], "ok": True, "none": None}
 

@@ -10,7 +10,7 @@ import pytest
 
 from mergepoint.engine.context import RunContext
 from mergepoint.engine.runner import ChatRunner
-from mergepoint.testing import assertions
+from mergepoint.testing import scripted_model
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block
@@ -124,7 +124,7 @@ def test_fixtures_are_the_functions_of_the_package(
 ) -> None:
     """Who does not use pytest's fixtures imports the same functions."""
     assert (assert_paths, assert_isolated, assert_not_in_context) == (
-        assertions.assert_paths,
-        assertions.assert_isolated,
-        assertions.assert_not_in_context,
+        scripted_model.assert_paths,
+        scripted_model.assert_isolated,
+        scripted_model.assert_not_in_context,
     )

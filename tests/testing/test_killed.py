@@ -10,7 +10,7 @@ from tests.equivalence.lives import WAYS, Way
 from mergepoint import Block, RunContext, Step, run_generation
 from mergepoint.journal.file_journal import JOURNAL, FileStore, read_journal
 from mergepoint.journal.lines import JournalError
-from mergepoint.testing.crash import Killed, KillingStore, When
+from mergepoint.testing.fakes import Killed, KillingStore, When
 from mergepoint.testing.scripted_model import ScriptedModel
 
 TREE = Block([Step(f"Say {name}.", name=name) for name in "abc"], name="p")

@@ -22,7 +22,7 @@ from mergepoint import Block, Step, TurnRunner
 from mergepoint.agent.tree import agent
 from mergepoint.apps.chainlit.web_server import Ui, serve
 from mergepoint.sandbox.job import CodeJob, CodeRun
-from mergepoint.testing.sandbox import failed, went_well
+from mergepoint.testing.fakes import failed, went_well
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
 from mergepoint.tree.nodes import Gate, Loop
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from mergepoint.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from mergepoint.testing.blocks import Replies as Replies
-    from mergepoint.testing.blocks import Source as Source
-    from mergepoint.testing.blocks import run_block as run_block
     from mergepoint.testing.cassettes import Cassette as Cassette
-    from mergepoint.testing.crash import Killed as Killed
-    from mergepoint.testing.crash import KillingStore as KillingStore
+    from mergepoint.testing.fakes import Killed as Killed
+    from mergepoint.testing.fakes import KillingStore as KillingStore
+    from mergepoint.testing.fakes import Replies as Replies
+    from mergepoint.testing.fakes import Source as Source
+    from mergepoint.testing.fakes import run_block as run_block
     from mergepoint.testing.random_trees import trees as trees
     from mergepoint.testing.scripted_model import Answer as Answer
     from mergepoint.testing.scripted_model import ScriptedModel as ScriptedModel
@@ -40,9 +40,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "mergepoint.testing.blocks": "Replies Source run_block",
     "mergepoint.testing.cassettes": "Cassette",
-    "mergepoint.testing.crash": "Killed KillingStore",
+    "mergepoint.testing.fakes": "Killed KillingStore Replies Source run_block",
     "mergepoint.testing.random_trees": "trees",
     "mergepoint.testing.scripted_model": "Answer ScriptedModel",
     "mergepoint.testing.server": "ModelServer ServerReply",

@@ -169,7 +169,7 @@ def _safe(name: str) -> str:
 
 
 def _late(name: str) -> Callable[..., Any]:
-    from mergepoint.testing import assertions
+    from mergepoint.testing import scripted_model
 
-    found: Callable[..., Any] = getattr(assertions, name)
+    found: Callable[..., Any] = getattr(scripted_model, name)
     return found

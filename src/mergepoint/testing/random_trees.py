@@ -13,9 +13,8 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from mergepoint.core.paths import effective_name, iteration_name
 from mergepoint.core.state import MERGE_MODES, MergeMode
-from mergepoint.testing.answers import FAILURES, AnswerTable, Filled
-from mergepoint.testing.handy import HANDY
-from mergepoint.testing.test_values import (
+from mergepoint.testing.answer_table import FAILURES, AnswerTable, ReplySchema
+from mergepoint.testing.tree_functions import (
     BROKEN_COUNTS,
     BROKEN_PARTS,
     BROKEN_RESULTS,
@@ -24,12 +23,13 @@ from mergepoint.testing.test_values import (
     SAFE_PARTS,
     SAFE_RESULTS,
     SAFE_WORDS,
-    Counted,
+    TOOLS,
+    DataFunction,
+    DecisionFunction,
+    EchoRunnable,
     Part,
-    Rounds,
-    Spoken,
-    Told,
-    Verdicts,
+    PartsPrompt,
+    StopRule,
 )
 from mergepoint.tree.leaves import Call, Step
 from mergepoint.tree.nodes import REQUIRED, Block, Gate, Input, Loop, Node, Until, children, walk
@@ -97,18 +97,18 @@ class Sayings:
     broken: bool = False
     inputs: tuple[Input, ...] = ()
 
-    def spoken(self) -> Spoken:
+    def spoken(self) -> EchoRunnable:
         """Return a Runnable."""
-        return Spoken(self.choice.pick(FORMS), asks=self.choice.chance(30))
+        return EchoRunnable(self.choice.pick(FORMS), asks=self.choice.chance(30))
 
-    def counted(self, there: Keys, *, plain: bool) -> Counted:
+    def counted(self, there: Keys, *, plain: bool) -> DataFunction:
         """Return a function; with `plain`, one that reads nothing itself."""
         choice = self.choice
         gives = choice.pick(SAFE_RESULTS)
         if self.broken and choice.chance(15):
             gives = choice.pick(BROKEN_RESULTS)
         required, defaults = self._reads(there) if gives == "read" and not plain else ([], {})
-        return Counted(
+        return DataFunction(
             gives,
             keys=tuple(required),
             defaults=defaults,
@@ -132,7 +132,7 @@ class Sayings:
                 args[name] = Template(f"{{{{ {keys[0]} }}}}", defaults=defaults)
         return args
 
-    def prompt(self, there: Keys) -> str | Template | Told:
+    def prompt(self, there: Keys) -> str | Template | PartsPrompt:
         """Return a prompt."""
         kind = self.choice.pick(("literal", "template", "told"))
         if kind == "literal":
@@ -168,7 +168,7 @@ class Sayings:
         text = " ".join(places) if places and self.choice.chance(20) else None
         return Template(text or " ".join((opening, *places)), defaults=defaults)
 
-    def told(self, there: Keys) -> Told:
+    def told(self, there: Keys) -> PartsPrompt:
         """Return a prompt function."""
         required, defaults = self._reads(there)
         parts: list[Part] = [("text", self.choice.pick(WORDS))]
@@ -180,7 +180,7 @@ class Sayings:
         # Nothing is claimed about an undeclared function, so it must not have optional reads.
         declared = bool(defaults) or self.choice.chance(60)
         blocks = self.choice.chance(30)
-        return Told(tuple(parts), defaults=defaults, declared=declared, blocks=blocks)
+        return PartsPrompt(tuple(parts), defaults=defaults, declared=declared, blocks=blocks)
 
 
 NAMES = ("draft", "review", "messages", "work", "inputs", "tot enclave", "v1.2", "step_02")
@@ -306,7 +306,7 @@ class Growth(Sayings):
             merge=merge,
             capture_key=key,
             question=choice.pick(("", "Good?", "{{ plan }}?")),
-            decide=Verdicts(tuple(words), spoils=choice.chance(20)),
+            decide=DecisionFunction(tuple(words), spoils=choice.chance(20)),
             on_reject="stop" if choice.chance(20) else "continue",
         )
         return gate, there | {key} if key else there
@@ -319,7 +319,7 @@ class Growth(Sayings):
         nodes, after, taken = self._nodes(depth + 1, there, least=1)
         until, ends = self._until(nodes, taken, most)
         self._rounds //= most
-        if isinstance(until, str) or (isinstance(until, Rounds) and until.of == "key"):
+        if isinstance(until, str) or (isinstance(until, StopRule) and until.of == "key"):
             # The loop's condition has captured this key by the time the loop ends.
             after |= {until if isinstance(until, str) else until.key}
         skips = self.choice.chance(20)
@@ -345,24 +345,24 @@ class Growth(Sayings):
         """
         choice = self.choice
         if self.broken and choice.chance(10):
-            return Rounds(1, of=choice.pick(BROKEN_COUNTS)), False
+            return StopRule(1, of=choice.pick(BROKEN_COUNTS)), False
         kind = choice.pick(("messages", "counter", "counter", "flag", "whim"))
         calls = "call" in self.kinds and self._unused and self.nodes_left > 0
         if kind in ("counter", "flag") and calls:
             key = self._key()
             counts = kind == "counter"
-            count = Counted("next", counter=key) if counts else Counted("flag")
+            count = DataFunction("next", counter=key) if counts else DataFunction("flag")
             self._add_call(nodes, taken, count, key)
-            rounds = Rounds(choice.integer(1, most), of="key", key=key)
+            rounds = StopRule(choice.integer(1, most), of="key", key=key)
             return (rounds, True) if counts else (key, False)
         gates = [node.capture_key for node in nodes if isinstance(node, Gate) and node.capture_key]
         if gates and choice.chance(70):
             return choice.pick(gates), False
         if kind == "whim":
-            return Rounds(choice.integer(2, 3), of="whim"), False
-        return Rounds(choice.integer(1, 10)), False
+            return StopRule(choice.integer(2, 3), of="whim"), False
+        return StopRule(choice.integer(1, 10)), False
 
-    def _add_call(self, nodes: list[Node], taken: set[str], target: Counted, key: str) -> None:
+    def _add_call(self, nodes: list[Node], taken: set[str], target: DataFunction, key: str) -> None:
         self.nodes_left -= 1
         name = self._name("call", len(nodes) + 1, taken)
         nodes.append(Call(target, name=name, capture_key=key))
@@ -399,7 +399,7 @@ class Growth(Sayings):
         prompt = self.prompt(there)
         system = self.system(there)
         merge, key = self._exit(responds=True)
-        schema = Filled if self.choice.chance(15) else None
+        schema = ReplySchema if self.choice.chance(15) else None
         step = Step(prompt, name=name, merge=merge, capture_key=key, system=system, schema=schema)
         return step, there | {key} if key else there
 
@@ -407,7 +407,7 @@ class Growth(Sayings):
         """Return a step with tools; only a `broken` one can have too few rounds."""
         prompt, system = self.prompt(there), self.system(there)
         merge, key = self._exit(responds=True)
-        known = list(HANDY)
+        known = list(TOOLS)
         tools = [known.pop(self.choice.integer(0, len(known) - 1)) for _ in range(3)]
         step = Step(
             prompt,
@@ -415,7 +415,7 @@ class Growth(Sayings):
             merge=merge,
             capture_key=key,
             system=system,
-            tools=[HANDY[tool] for tool in tools[: self.choice.integer(1, 3)]],
+            tools=[TOOLS[tool] for tool in tools[: self.choice.integer(1, 3)]],
             max_tool_rounds=self.choice.integer(1 if self.broken else 2, 3),
         )
         return step, there | {key} if key else there

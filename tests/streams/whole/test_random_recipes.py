@@ -18,7 +18,7 @@ from mergepoint.journal.file_journal import JOURNAL, FileStore
 from mergepoint.journal.recorded_answers import IN_FLIGHT
 from mergepoint.streams.run import arun_recipe, run_recipe
 from mergepoint.streams.thing import Thing
-from mergepoint.testing.crash import Killed, KillingStore, When
+from mergepoint.testing.fakes import Killed, KillingStore, When
 from mergepoint.testing.simulation import SimulatedLoop
 
 WAITS = (None, 0, 0.1, 1, 7)

@@ -1,18 +1,19 @@
-"""Values with predictable behavior for tests of trees and recipes."""
+"""Predictable functions for random trees: prompts, decisions, conditions, and tools."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from mergepoint.core.state import last_response
-from mergepoint.testing.answers import line
+from mergepoint.testing.answer_table import line
 from mergepoint.tree.decision import Question
 from mergepoint.tree.prompts import CallContext, PromptContext, Reads, as_text
 
@@ -22,18 +23,18 @@ SAFE_PARTS = ("text", "read", "last", "count", "keys", "path", "draw", "spoil")
 BROKEN_PARTS = ("raise", "none", "number")
 
 
-class PromptFault(Exception):
-    """Error of a random tree's prompt function that was told to fail."""
+class PromptError(Exception):
+    """Error of a random tree's prompt function that was planned to fail."""
 
 
 @dataclass(frozen=True)
-class Told:
+class PartsPrompt:
     """A prompt function that joins its parts with spaces.
 
     Parts: `("text", words)`; `("read", key)`; `("last",)`, the last message's text; `("count",)`,
     the number of messages; `("keys",)`, the keys captured so far; `("path",)`; `("draw",)`, a
     random number of the run; `("spoil",)`, nothing, but it tries to change its arguments. With one
-    of BROKEN_PARTS, the prompt fails: it raises PromptFault, or returns None or a number.
+    of BROKEN_PARTS, the prompt fails: it raises PromptError, or returns None or a number.
 
     `defaults` makes reads optional. With `declared=False`, its reads are unknown before the run.
     With `blocks=True`, it returns content blocks instead of text.
@@ -54,10 +55,10 @@ class Told:
         return Reads(tuple(dict.fromkeys(keys)), self.defaults)
 
     def __call__(self, ctx: PromptContext) -> Any:
-        """Return the prompt, or raise PromptFault if a part says so."""
+        """Return the prompt, or raise PromptError if a part requires it."""
         kinds = {part[0] for part in self.parts}
         if "raise" in kinds:
-            raise PromptFault("told to fail")
+            raise PromptError("planned to fail")
         if "none" in kinds:
             return None
         if "number" in kinds:
@@ -93,8 +94,8 @@ _SAYS: Mapping[str, Callable[[PromptContext, Part], str]] = {
 }
 
 
-class ToldToFail(Exception):
-    """Error of a random tree's function that was told to fail."""
+class PlannedError(Exception):
+    """Error of a random tree's function that was planned to fail."""
 
 
 def digest(path: str, messages: Iterable[BaseMessage], outputs: Mapping[str, Any]) -> str:
@@ -120,13 +121,13 @@ BROKEN_WORDS = ("raise", "odd")
 
 
 @dataclass(frozen=True)
-class Verdicts:
+class DecisionFunction:
     """A gate's decision function that picks one of its words by a digest of the question.
 
     `approve` and `yes`; `reject` and `no`; `feedback`, a rejection with a reason; `edit`, another
     text instead of the response (JSON if it is structured); and `outputs`, another value instead of
     the first output. If there is nothing to replace, it approves. With one of BROKEN_WORDS, it
-    raises ToldToFail or returns an invalid decision. With `spoils`, it tries to change the
+    raises PlannedError or returns an invalid decision. With `spoils`, it tries to change the
     question.
     """
 
@@ -135,7 +136,7 @@ class Verdicts:
     spoils: bool = False
 
     def __call__(self, question: Question) -> Any:
-        """Return the decision, or raise ToldToFail if the word says so."""
+        """Return the decision, or raise PlannedError if the word requires it."""
         kept = question.kept
         seen = digest(f"{question.path}?{question.text}", kept.messages, kept.outputs)
         keys = sorted(kept.outputs)
@@ -144,7 +145,7 @@ class Verdicts:
             spoil(kept.messages, kept.outputs.values())
         word = self.words[int(seen, 16) % len(self.words)]
         if word == "raise":
-            raise ToldToFail("the answerer was told to fail")
+            raise PlannedError("the answerer was planned to fail")
         if word == "edit" and has_text:
             text = json.dumps({"edited": seen}) if question.structured else f"edited {seen}"
             return {"decision": "edit", "text": text, "feedback": "better so"}
@@ -160,7 +161,7 @@ FORMS = ("new", "whole", "one", "mapping")
 
 
 @dataclass(frozen=True)
-class Spoken(Runnable[Any, Any]):
+class EchoRunnable(Runnable[Any, Any]):
     """A Runnable that answers messages with a digest of them.
 
     `form`: "new", a list of the new messages; "whole", the conversation with the new messages;
@@ -193,12 +194,12 @@ BROKEN_COUNTS = ("raise", "number")
 
 
 @dataclass(frozen=True)
-class Rounds:
+class StopRule:
     """A loop condition that depends only on the loop's state after an iteration.
 
     `of="messages"`: true once there are `count` messages; "key": once the number under `key` is
     `count`; "whim": in one of `count` cases, depending on the whole state. With one of
-    BROKEN_COUNTS, it raises ToldToFail, or returns a number instead of a bool.
+    BROKEN_COUNTS, it raises PlannedError, or returns a number instead of a bool.
     """
 
     count: int
@@ -207,9 +208,9 @@ class Rounds:
     key: str = ""
 
     def __call__(self, ctx: PromptContext) -> Any:
-        """Return whether the loop may end, or raise ToldToFail if told to."""
+        """Return whether the loop may end, or raise PlannedError if its kind requires it."""
         if self.of == "raise":
-            raise ToldToFail("until was told to fail")
+            raise PlannedError("until was planned to fail")
         if self.of == "number":
             return 1
         if self.of == "whim":
@@ -225,15 +226,15 @@ BROKEN_RESULTS = ("raise", "odd", "blank")
 
 
 @dataclass(frozen=True)
-class Counted:
+class DataFunction:
     """A function that returns plain data about its context.
 
     `gives`: "seen", a string; "count", the number of messages; "list" and "map", more data; "flag",
     a bool; "read", the values of its `keys`; "next", the value of `counter` plus one (from 1);
     "draw", a random number of the run; "spoil", a string, but it tries to change its arguments;
     "ask", the answers of the run's model to two questions, the second about the first answer. With
-    arguments, it returns those as well. With one of BROKEN_RESULTS, it fails: it raises ToldToFail,
-    or returns something other than plain data, or None.
+    arguments, it returns those as well. With one of BROKEN_RESULTS, it fails: it raises
+    PlannedError, or returns something other than plain data, or None.
 
     `defaults` makes reads optional. With `declared=False`, its reads are unknown before the run.
     With `late=True`, it is async.
@@ -257,7 +258,7 @@ class Counted:
         return Reads(tuple(dict.fromkeys((*self.keys, *self.defaults))), self.defaults)
 
     def __call__(self, ctx: CallContext, **given: Any) -> Any:
-        """Return the result, or raise ToldToFail if told to."""
+        """Return the result, or raise PlannedError if its kind requires it."""
         return self._later(ctx, given) if self.late else self._result(ctx, given)
 
     async def _later(self, ctx: CallContext, given: Mapping[str, Any]) -> Any:
@@ -285,11 +286,11 @@ def _seen(ctx: CallContext) -> str:
     return digest(ctx.path, ctx.messages, ctx.outputs)
 
 
-def _fail(function: Counted, ctx: CallContext) -> Any:
-    raise ToldToFail("the function was told to fail")
+def _fail(function: DataFunction, ctx: CallContext) -> Any:
+    raise PlannedError("the function was planned to fail")
 
 
-def _next(function: Counted, ctx: CallContext) -> int:
+def _next(function: DataFunction, ctx: CallContext) -> int:
     value = ctx.read(function.counter)
     return value + 1 if isinstance(value, int) else 1
 
@@ -298,19 +299,19 @@ _FIRST = "First?"
 _SECOND = "And after {}?"
 
 
-def _asked(function: Counted, ctx: CallContext) -> list[str]:
+def _asked(function: DataFunction, ctx: CallContext) -> list[str]:
     model = ctx.model()
     first = model.invoke(_FIRST)
     return [str(first.text), str(model.invoke(_SECOND.format(first.text)).text)]
 
 
-def _spoilt(function: Counted, ctx: CallContext) -> str:
+def _spoilt(function: DataFunction, ctx: CallContext) -> str:
     seen = _seen(ctx)
     spoil(ctx.messages, [*ctx.inputs.values(), *ctx.outputs.values()])
     return f"spoiled {seen}"
 
 
-_GIVES: Mapping[str, Callable[[Counted, CallContext], Any]] = {
+_GIVES: Mapping[str, Callable[[DataFunction, CallContext], Any]] = {
     "seen": lambda function, ctx: f"seen {_seen(ctx)}",
     "count": lambda function, ctx: len(ctx.messages),
     "list": lambda function, ctx: [len(ctx.messages), _seen(ctx), sorted(ctx.outputs)],
@@ -328,3 +329,36 @@ _GIVES: Mapping[str, Callable[[Counted, CallContext], Any]] = {
     "odd": lambda function, ctx: {"a set": {1}},
     "blank": lambda function, ctx: None,
 }
+
+
+def measure(text: str) -> int:
+    """Count the characters of a text."""
+    return len(text)
+
+
+def turn(text: str) -> str:
+    """Turn a text around."""
+    return text[::-1]
+
+
+def part(text: str) -> list[str]:
+    """Return the halves of a text."""
+    middle = len(text) // 2
+    return [text[:middle], text[middle:]]
+
+
+async def look_up(text: str) -> dict[str, Any]:
+    """Look a text up, after a while."""
+    await asyncio.sleep(0)
+    return {"größe": [text]}
+
+
+def refuse(text: str) -> str:
+    """Raise PlannedError."""
+    raise PlannedError(f"nothing is known of {text}")
+
+
+TOOLS: Final[Mapping[str, Callable[[str], Any]]] = {
+    tool.__name__: tool for tool in (measure, turn, part, look_up, refuse)
+}
+"""The tools by name."""

@@ -21,13 +21,13 @@ from mergepoint.offline.model import LocalChatModel
 Line = tuple[str, str]
 """A message as data: role and text."""
 
-Beside = Mapping[str, Any]
+AnswerDetails = Mapping[str, Any]
 """The parts of an answer besides its text: thoughts, name, finish reason, model, usage, calls."""
 
 _ROLES = {"human": "user", "ai": "assistant"}
 
 
-class ProviderFault(Exception):
+class ProviderFailure(Exception):
     """An error like a provider's: its constructor needs more than a message."""
 
     def __init__(self, *, status: int, body: str) -> None:
@@ -44,12 +44,12 @@ FAILURES: Mapping[str, Callable[[str], Exception] | str] = {
     "key": KeyError,
     "timeout": TimeoutError,
     "connection": ConnectionError,
-    "provider": lambda body: ProviderFault(status=503, body=body),
+    "provider": lambda body: ProviderFailure(status=503, body=body),
 }
 """The ways in which a call can fail: an error of some type, or a blank answer."""
 
 
-class Filled(BaseModel):
+class ReplySchema(BaseModel):
     """The schema of random trees: how many messages a table saw, and the answer that it gives.
 
     Its fields are not in the order of the alphabet, which is that of canonical JSON.
@@ -82,7 +82,9 @@ class AnswerTable:
         form = _FORMS[int(digest[0], 16) % len(_FORMS)]
         return form.replace("?", digest)
 
-    def beside(self, path: str, seen: Sequence[Line], *, structured: bool = False) -> Beside:
+    def details(
+        self, path: str, seen: Sequence[Line], *, structured: bool = False
+    ) -> AnswerDetails:
         """Return the parts of an answer besides its text."""
         digest = self.digest(path, seen)
         numbers = [int(digit, 16) for digit in digest]
@@ -127,7 +129,7 @@ def line(message: BaseMessage) -> Line:
     return _ROLES.get(message.type, message.type), str(message.text)
 
 
-def beside(message: BaseMessage) -> Beside | None:
+def answer_details(message: BaseMessage) -> AnswerDetails | None:
     """Return the parts of a model's answer besides its text; None for other messages."""
     metadata = message.response_metadata
     if not isinstance(message, AIMessage) or "model_name" not in metadata:
@@ -150,8 +152,8 @@ class TableModel(LocalChatModel):
     The path comes from the call's `metadata["mergepoint"]["path"]`. Half of the answers are content
     blocks with reasoning before the text, as newer providers return them. All have token usage and
     response metadata, and some have a name or a tool call. For structured output, it fills in
-    `Filled`, half of the time as a tool call and otherwise as JSON text. Tools are called as the
-    table decides.
+    `ReplySchema`, half of the time as a tool call and otherwise as JSON text. The table decides
+    which tools are called.
     """
 
     table: AnswerTable
@@ -174,22 +176,22 @@ class TableModel(LocalChatModel):
         seen = tuple(map(line, messages))
         self._saw.append((path, seen))
         text = self.table(path, seen)
-        about = self.table.beside(path, seen, structured=bool(tools))
-        message = _told(text, about)
+        about = self.table.details(path, seen, structured=bool(tools))
+        message = _message(text, about)
         names = [tool["function"]["name"] for tool in tools]
-        if names and names != [Filled.__name__]:
+        if names and names != [ReplySchema.__name__]:
             message.tool_calls = [
                 tool_call(name=name, args={"text": given}, id=f"call {number} of {len(seen)}")
                 for number, (name, given) in enumerate(self.table.tool_calls(path, seen, names))
             ]
         elif tools and text.strip():
-            filled = Filled(said=text, seen=len(seen)).model_dump()
+            filled = ReplySchema(said=text, seen=len(seen)).model_dump()
             if about["thoughts"]:
                 name = tools[0]["function"]["name"]
-                message = _told("", about)
+                message = _message("", about)
                 message.tool_calls = [tool_call(name=name, args=filled, id=f"call at {path}")]
             else:
-                message = _told(json.dumps(filled), about)
+                message = _message(json.dumps(filled), about)
         return ChatResult(generations=[ChatGeneration(message=message)])
 
     def _generate(
@@ -217,7 +219,7 @@ class TableModel(LocalChatModel):
         return self._answer(messages, metadata, kwargs.get("tools", ()))
 
 
-def _told(text: str, about: Beside) -> AIMessage:
+def _message(text: str, about: AnswerDetails) -> AIMessage:
     content: Any = text
     if about["thoughts"]:
         thoughts = [{"type": "reasoning", "reasoning": thought} for thought in about["thoughts"]]
