@@ -184,7 +184,7 @@ def test_the_shell_completes_names() -> None:
 def test_editors_get_a_schema() -> None:
     """The schema is JSON with the types of stages."""
     schema = json.loads(command("schema").out)
-    assert "StageFields" in schema["$defs"]
+    assert "StageForm" in schema["$defs"]
 
 
 def test_a_run_that_fails_on_the_way_says_how_it_goes_on(here: Path) -> None:

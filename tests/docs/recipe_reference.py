@@ -12,13 +12,13 @@ from mergepoint.streams import conditions
 from mergepoint.streams.conditions import Check
 from mergepoint.streams.grouping import Gather
 from mergepoint.streams.limits import Rails
-from mergepoint.streams.params import models_of
 from mergepoint.streams.planning import PlannedRecipe, PlannedStage, plan
 from mergepoint.streams.prompting import PromptParams
 from mergepoint.streams.provenance import vocabulary
 from mergepoint.streams.recipe import Recipe
-from mergepoint.streams.recipe_yaml import Library, RecipeFields, StageFields
+from mergepoint.streams.recipe_yaml import Library, RecipeForm, StageForm
 from mergepoint.streams.registry import PACKAGE, BlockType, Registry
+from mergepoint.tree.forms import models_of
 
 PURPOSES: Final[Mapping[str, tuple[str, ...]]] = {
     "Call a model": (
@@ -161,8 +161,8 @@ def recipe_files() -> Iterator[str]:
         "for editors and validators."
     )
     for title, about, model in (
-        ("Recipe", "Keys at the top level of the file:", RecipeFields),
-        ("Stages", "Keys of one entry of `stages`:", StageFields),
+        ("Recipe", "Keys at the top level of the file:", RecipeForm),
+        ("Stages", "Keys of one entry of `stages`:", StageForm),
         ("Limits", "Keys of `rails`. `null` removes a limit.", Rails),
     ):
         yield f"## {title}"
@@ -171,7 +171,7 @@ def recipe_files() -> Iterator[str]:
     yield "## Budgets and policies"
     yield "Keys of a stage's `budget` and `policy`:"
     for name in ("budget", "policy"):
-        for model in models_of(StageFields.model_fields[name].annotation):
+        for model in models_of(StageForm.model_fields[name].annotation):
             yield f"`{name}`:"
             yield from _table(model, ("Key", "Default", "Description"))
     yield "## Conditions"

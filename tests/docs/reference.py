@@ -21,7 +21,7 @@ from mergepoint.core import errors
 from mergepoint.core.errors import MergepointError
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block, Gate, Loop
-from mergepoint.tree.yaml import _FIELDS, _NEEDED
+from mergepoint.tree.yaml import NODE_FORMS
 
 PYTHON: Final = {
     "mergepoint": "The top-level package: trees, runs, results, and errors.",
@@ -234,7 +234,10 @@ def _yaml_trees() -> Iterator[str]:
         defaults = {one.name: one for one in dataclasses.fields(kind)}
         yield rows(
             ("Key", "Default", "Description"),
-            [(f"`{key}`", _default(kind, key, defaults[key]), KEYS[key]) for key in _FIELDS[kind]],
+            [
+                (f"`{key}`", _default(kind, key, defaults[key]), KEYS[key])
+                for key in NODE_FORMS[kind].model_fields
+            ],
         )
     yield (
         "Functions, structured-output classes, message objects, and `Call` nodes stay in Python.\n"
@@ -243,7 +246,7 @@ def _yaml_trees() -> Iterator[str]:
 
 
 def _default(kind: type[Any], key: str, field: Any) -> str:
-    if key in _NEEDED[kind]:
+    if key in NODE_FORMS[kind].needed:
         return "required"
     value = field.default
     if value is dataclasses.MISSING or value is None or value == ():

@@ -116,7 +116,7 @@ def test_knobs_that_end_no_rounds_are_told(old: str, new: str, problem: str) -> 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("name: x\nstages: []", "f.yaml:2: stages: the recipe has no stages"),
+        ("name: x\nstages: []", "f.yaml:2: x: the recipe has no stages"),
         ("name: X\nstages:\n  - type: dedupe\n", "f.yaml:1: X: 'X' isn't a valid name"),
         ("name: x\nstages:\n  - type: dedupe\nstagez: 1", "f.yaml:4: stagez: no such"),
         (
@@ -362,7 +362,7 @@ def test_what_has_no_text_is_told() -> None:
 def test_editors_get_the_params_of_every_block() -> None:
     """The JSON Schema tells for each type which params there are."""
     schema = recipe_schema()
-    stage = schema["$defs"]["StageFields"]
+    stage = schema["$defs"]["StageForm"]
     assert {"generate", "vote"} <= set(stage["properties"]["type"]["examples"])
     cases = {case["if"]["properties"]["type"]["const"] for case in stage["allOf"]}
     assert "critique" in cases

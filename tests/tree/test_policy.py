@@ -145,7 +145,7 @@ def test_a_policy_is_read_and_written_as_yaml() -> None:
         ("3", ["f.yaml:3: policy is a mapping, not 3"]),
         (
             "{tries: 3}",
-            ["f.yaml:3: no key 'tries' here; there are: retry, timeout, budget, accept_truncated"],
+            ["f.yaml:3: no key 'tries' here; there are: retry, timeout, accept_truncated, budget"],
         ),
         (
             "\n    retry: 0\n    timeout: soon",

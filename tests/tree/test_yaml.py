@@ -168,6 +168,13 @@ def test_a_lone_step_is_a_tree() -> None:
     assert to_yaml(Step("x")) == "prompt: x\n"
 
 
+def test_a_blank_prompt_may_be_allowed() -> None:
+    """A blank prompt that Python accepts is read and written."""
+    step = Step(" ", allow_empty_prompt=True)
+    assert from_yaml("prompt: ' '\nallow_empty_prompt: true") == step
+    assert from_yaml(to_yaml(step)) == step
+
+
 def test_an_empty_block_keeps_its_nodes() -> None:
     """A block is told by its nodes, so they are written even where there are none."""
     assert to_yaml(Block([])) == "nodes: []\n"
@@ -291,7 +298,7 @@ A_GATE = "nodes: [{node: {prompt: x}, capture_key: ok}]"
         (
             "nodes:\n  - call: os:abort",
             (
-                "pipeline/step_01 | f.yaml:2: call: a text that names a function would import it "
+                "pipeline/call_01 | f.yaml:2: call: a text that names a function would import it "
                 "when read; keep a Call in Python"
             ),
         ),
@@ -350,9 +357,8 @@ def test_a_text_without_name_is_called_text() -> None:
 
 
 STEP_KEYS = (
-    "name, prompt, system, examples, model, method, tools, max_tool_rounds, temperature, params, "
-    "policy, allow_empty_prompt, allow_empty_response, merge, capture_key, "
-    "meta, nodes"
+    "name, allow_empty_prompt, prompt, system, examples, model, method, tools, max_tool_rounds, "
+    "temperature, params, policy, allow_empty_response, merge, capture_key, meta"
 )
 
 
@@ -405,7 +411,7 @@ STEP_KEYS = (
         ),
         (
             "prompt:\n  template: x\n  defaults: {a: y}",
-            "step_01 | f.yaml:1: default for 'a', which the template does not read",
+            "step_01 | f.yaml:3: default for 'a', which the template does not read",
         ),
         (
             "prompt: x\nsystem: ''",
@@ -493,7 +499,7 @@ STEP_KEYS = (
         ),
         (
             "nodes: []\nparallel: yes",
-            "pipeline | f.yaml:2: parallel is true or false, not the text 'yes'",
+            "pipeline | f.yaml:2: parallel is true, false or threads, not the text 'yes'",
         ),
         (
             "nodes: []\ninputs: a",
@@ -567,7 +573,7 @@ nodes:
         "run | f.yaml:4: children 3 and 4 are both named 'deep'",
         "run/step_01 | f.yaml:5: prompt is text, not 1",
         "run/step_01 | f.yaml:6: Invalid step merge mode: merge='some'",
-        "run/block_02 | f.yaml:10: parallel is true or false, not 1",
+        "run/block_02 | f.yaml:10: parallel is true, false or threads, not 1",
         "run/block_02/deep | f.yaml:8: a step needs a prompt, a block nodes, a gate a node",
         "run/block_02/step_02 | f.yaml:9: a node is a mapping with prompt, nodes or node, not 3",
         "run/deep | f.yaml:14: the prompt is blank",

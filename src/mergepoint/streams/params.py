@@ -6,16 +6,16 @@ import importlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, get_args
+from typing import Any, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, PlainSerializer, RootModel, ValidationError
+from pydantic import BaseModel, ConfigDict, PlainSerializer, ValidationError
 
-from mergepoint.core.errors import BlockError, RecipeError
+from mergepoint.core.errors import BlockError, MergepointError, RecipeError, TreeError
 from mergepoint.core.paths import nearest
 from mergepoint.report.text_layout import clip
+from mergepoint.tree.forms import Location, known_names, location_in
 from mergepoint.tree.prompts import as_text
 
-Location = tuple[str | int, ...]
 P = TypeVar("P", bound=BaseModel)
 
 
@@ -29,15 +29,17 @@ class Params(BaseModel):
 class ParamFault:
     """One problem of given params: its location, and a message.
 
-    `unknown` marks a field that doesn't exist: the other fields are valid without it.
+    `unknown` marks a field that doesn't exist: the other fields are valid without it. `complete`
+    marks a message that names the field itself.
     """
 
     location: Location
     problem: str
     unknown: bool = False
+    complete: bool = False
 
     def __str__(self) -> str:
-        where = ".".join(map(str, self.location))
+        where = "" if self.complete else ".".join(map(str, self.location))
         return f"{where}: {self.problem}" if where else self.problem
 
 
@@ -61,12 +63,25 @@ def check_params(model: type[P], given: Mapping[str, Any] | P | None) -> P | tup
     try:
         return model.model_validate(dict(given or {}))
     except ValidationError as error:
-        return tuple(_fault(model, given, found) for found in error.errors())
+        return tuple(fault for found in error.errors() for fault in _faults(model, given, found))
 
 
-def _fault(model: type[BaseModel], given: Any, found: Mapping[str, Any]) -> ParamFault:
+def _faults(model: type[BaseModel], given: Any, found: Mapping[str, Any]) -> Iterator[ParamFault]:
+    location = location_in(given, found["loc"], missing=found["type"] == "missing")
+    error = found.get("ctx", {}).get("error")
+    # Errors of our own classes say which field they are about.
+    if isinstance(error, TreeError):
+        for fault in error.faults:
+            yield ParamFault(location, fault.problem, complete=True)
+    elif isinstance(error, MergepointError):
+        for problem in str(error).splitlines():
+            yield ParamFault(location, problem.strip(), complete=True)
+    else:
+        yield _fault(model, location, found)
+
+
+def _fault(model: type[BaseModel], location: Location, found: Mapping[str, Any]) -> ParamFault:
     kind, value, context = found["type"], found["input"], found.get("ctx", {})
-    location = _inside(given, found["loc"], named=kind == "missing")
     if kind == "extra_forbidden":
         known = known_names(model, found["loc"][:-1])
         near = nearest(str(location[-1]), known)
@@ -89,48 +104,6 @@ def _fault(model: type[BaseModel], given: Any, found: Mapping[str, Any]) -> Para
     return ParamFault(
         location, problem if is_own else f"{problem}, not {clip(repr(value), 60)}{near}"
     )
-
-
-def _inside(given: Any, location: Location, *, named: bool) -> Location:
-    """Return a location without the union tags that pydantic adds to it."""
-    kept: list[str | int] = []
-    for place, part in enumerate(location, start=1):
-        is_item = isinstance(given, list) and isinstance(part, int)
-        is_there = is_item or (isinstance(given, Mapping) and part in given)
-        if is_there:
-            given = given[part]
-        # A missing field isn't in the data, but its name belongs in the message.
-        if is_there or (named and place == len(location)):
-            kept.append(part)
-    return tuple(kept)
-
-
-def known_names(model: Any, location: Location) -> list[str]:
-    """Return the names of the params at a location, in order."""
-    models = list(models_of(model))
-    for part in location:
-        inside = [m.model_fields[part].annotation for m in models if part in m.model_fields]
-        if inside:
-            models = [one for annotation in inside for one in models_of(annotation)]
-        elif tagged := [one for one in models if part in _tags(one)]:
-            models = tagged
-    return list(dict.fromkeys(name for one in models for name in one.model_fields))
-
-
-def models_of(annotation: Any) -> Iterator[Any]:
-    """Yield the models that a type mentions."""
-    if isinstance(annotation, type) and issubclass(annotation, RootModel):
-        yield from models_of(annotation.model_fields["root"].annotation)
-    elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    else:
-        for argument in get_args(annotation):
-            yield from models_of(argument)
-
-
-def _tags(model: Any) -> set[Any]:
-    """Return the literals that distinguish a model from its alternatives."""
-    return {tag for field in model.model_fields.values() for tag in get_args(field.annotation)}
 
 
 _PLACE = re.compile(r"\{\{\s*([^\s{}]+)\s*\}\}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final
 
@@ -145,10 +145,25 @@ class Recipe(Displayed):
         limits = params_of(_Limits, given, where=str(self.name))
         object.__setattr__(self, "until", _frozen(limits.until))
         object.__setattr__(self, "rails", _frozen(limits.rails))
-        about = {name: getattr(self, name) for name in CHECKED}
-        if faults := list(form_problems(self.stages, **about)):
-            raise RecipeError("\n".join(f"{self.name}: {problem}" for _, problem in faults))
+        if problems := list(self._problems()):
+            raise RecipeError("\n".join(f"{self.name}: {problem}" for problem in problems))
         object.__setattr__(self, "words", freeze(self.words))
+
+    def _problems(self) -> Iterator[str]:
+        name: Any = self.name
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            yield f"{name!r} isn't a valid name; use lower-case letters, digits, and '_'"
+        if not self.stages:
+            yield "the recipe has no stages; add at least one"
+        if len(self.stages) > MAX_STAGES:
+            yield f"{len(self.stages):,} stages; a recipe can have at most {MAX_STAGES:,}"
+        if problem := concurrency_problem(self.concurrency):
+            yield problem
+        if self.until is not None and not self.recurrent:
+            yield "until requires a recurrent recipe; set recurrent, or remove it"
+        yield from filter(None, map(knob_problem, self.knobs))
+        for problem in words_problems(self.words):
+            yield f"words: {problem}"
 
     @property
     def name_on_record(self) -> str:
@@ -172,37 +187,11 @@ class Recipe(Displayed):
         return f"{self.name}.stage_{number}.{self.stages[number - 1].label}"
 
 
-CHECKED = ("name", "concurrency", "recurrent", "until", "knobs", "words")
-"""The fields that `form_problems` checks in addition to the stages."""
-
-
-def form_problems(
-    stages: Sequence[Stage],
-    *,
-    name: Any,
-    concurrency: Any,
-    recurrent: bool,
-    until: Any,
-    knobs: Mapping[str, Any],
-    words: Any = NOTHING,
-) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield the problems of a recipe's own fields: location and message."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        yield ("name",), f"{name!r} isn't a valid name; use lower-case letters, digits, and '_'"
-    if not stages:
-        yield ("stages",), "the recipe has no stages; add at least one"
-    if len(stages) > MAX_STAGES:
-        yield ("stages",), f"{len(stages):,} stages; a recipe can have at most {MAX_STAGES:,}"
-    if problem := concurrency_problem(concurrency):
-        yield ("concurrency",), problem
-    if until is not None and not recurrent:
-        yield ("until",), "until requires a recurrent recipe; set recurrent, or remove it"
-    for knob in knobs:
-        if not _NAME.fullmatch(knob):
-            problem = "isn't a valid name; use lower-case letters, digits, and '_'"
-            yield ("knobs", knob), f"knob {knob!r} {problem}"
-    for problem in words_problems(words):
-        yield ("words",), f"words: {problem}"
+def knob_problem(name: str) -> str | None:
+    """Return the problem of a recipe parameter's name, or None."""
+    if _NAME.fullmatch(name):
+        return None
+    return f"knob {name!r} isn't a valid name; use lower-case letters, digits, and '_'"
 
 
 def as_policy(given: Policy | Mapping[str, Any] | None) -> Policy | None:

@@ -2,65 +2,34 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import cached_property
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import cached_property, reduce
 from importlib.resources import files
+from operator import getitem
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, PlainSerializer, field_validator
+from pydantic import AfterValidator, ConfigDict, Field, JsonValue, PlainSerializer
 
-from mergepoint.core.errors import MergepointError, RecipeError
+from mergepoint.core.errors import RecipeError
 from mergepoint.core.frozen_json import thaw
 from mergepoint.core.paths import nearest
 from mergepoint.core.strict_yaml import YamlDocument, YamlError, dump, load, load_file, refusals
 from mergepoint.streams.conditions import OpenWhere, as_data
 from mergepoint.streams.grouping import Gather
 from mergepoint.streams.limits import OpenRails, Rails
-from mergepoint.streams.params import Location, Params, check_params, recorded
-from mergepoint.streams.recipe import (
-    CHECKED,
-    UNREAD,
-    FormError,
-    FormFault,
-    Recipe,
-    Stage,
-    as_policy,
-    form_problems,
-)
+from mergepoint.streams.params import check_params, recorded
+from mergepoint.streams.recipe import UNREAD, FormError, FormFault, Recipe, Stage, knob_problem
 from mergepoint.streams.registry import REGISTRY, Registry
-from mergepoint.tree.policy import LIMITS, Policy, Retry, as_budget
+from mergepoint.tree.forms import BudgetForm, Form, Location, PolicyForm, limits_as_data
 
 
-class BudgetFields(Params):
-    """Limits on calls; a call beyond them isn't made."""
-
-    usd: float | None = Field(default=None, description="cost in USD")
-    tokens: int | None = Field(default=None, description="tokens of prompts and answers")
-    calls: int | None = Field(default=None, description="calls of models")
-    seconds: float | None = Field(default=None, description="seconds of wall time")
-    on_exhausted: str = Field(default="raise", description="raise or keep")
-
-
-class RetryFields(Params):
-    """Number of attempts of a call, and the waiting time between them."""
-
-    attempts: int = Field(default=3, description="number of attempts, including the first")
-    wait: float = Field(default=1.0, description="seconds before the second attempt, then doubled")
-    longest: float = Field(default=60.0, description="maximum seconds between two attempts")
-
-
-class PolicyFields(Params):
-    """Retry and timeout of a stage's calls."""
-
-    retry: int | RetryFields | None = Field(default=None, description="attempts of each call")
-    timeout: float | None = Field(default=None, description="seconds for each attempt")
-    accept_truncated: bool = Field(default=False, description="use truncated answers")
-
-
-class StageFields(Params):
+class StageForm(Form):
     """One stage of a recipe."""
+
+    makes = Stage
+    needed: ClassVar = {"type": "-"}
 
     type: str = Field(description="the name of a block or of a recipe")
     params: Annotated[dict[str, Any], PlainSerializer(recorded)] = Field(
@@ -77,12 +46,22 @@ class StageFields(Params):
     temperature: float | None = Field(default=None, description="temperature of its calls")
     max_tokens: int | None = Field(default=None, description="maximum tokens of each answer")
     method: str | None = Field(default=None, description="method for structured output")
-    budget: BudgetFields | None = Field(default=None, description="limits on its calls")
-    policy: PolicyFields | None = Field(default=None, description="retry and timeout of its calls")
+    budget: BudgetForm | None = Field(default=None, description="limits on its calls")
+    policy: PolicyForm | None = Field(default=None, description="retry and timeout of its calls")
 
 
-class RecipeFields(Params):
+def _knob(name: str) -> str:
+    if problem := knob_problem(name):
+        raise RecipeError(problem)
+    return name
+
+
+class RecipeForm(Form):
     """A recipe: stages one after the other."""
+
+    makes = Recipe
+    # If `recurrent` itself is invalid, `until` isn't reported as out of place.
+    needed: ClassVar = {"name": "recipe", "stages": (Stage("-"),), "recurrent": True}
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, title="mergepoint recipe")
 
@@ -93,7 +72,9 @@ class RecipeFields(Params):
     words: dict[str, dict[str, str]] = Field(
         default={}, description="additions to the vocabulary: meanings by section and word"
     )
-    knobs: dict[str, JsonValue] = Field(default={}, description="parameters with their defaults")
+    knobs: dict[Annotated[str, AfterValidator(_knob)], JsonValue] = Field(
+        default={}, description="parameters with their defaults"
+    )
     needs: list[str] = Field(default=[], description="props that its items must have")
     concurrency: int = Field(
         default=1, description="maximum number of Things in progress at each stage"
@@ -106,14 +87,7 @@ class RecipeFields(Params):
         default=None, description="condition that ends a Thing's rounds"
     )
     rails: OpenRails = Field(default=Rails(), description="limits that are always on")
-    stages: list[StageFields] = Field(description="one after the other")
-
-    @field_validator("stages")
-    @classmethod
-    def _some(cls, stages: list[StageFields]) -> list[StageFields]:
-        if not stages:
-            raise ValueError("the recipe has no stages; add at least one")
-        return stages
+    stages: list[StageForm] = Field(description="one after the other")
 
 
 def recipe_from_yaml(text: str, *, source: str = "<text>") -> Recipe:
@@ -171,135 +145,51 @@ def recipe_to_yaml(recipe: Recipe) -> str:
 
 
 def _recipe(document: YamlDocument) -> Recipe:
-    form = RecipeForm(document)
-    recipe = form.recipe()
-    if recipe is None or form.faults:
-        raise FormError(form.faults, recipe)
-    return recipe
+    checked = check_params(RecipeForm, document.value)
+    if isinstance(checked, RecipeForm):
+        recipe: Recipe = checked.made()
+        return replace(recipe, document=document)
+    faults = [
+        FormFault(document.line_of(fault.location), f"{document.where(fault.location)}: {fault}")
+        for fault in checked
+    ]
+    raise FormError(faults, _draft(document, {fault.location for fault in checked}))
 
 
-class RecipeForm:
-    """The reader of one recipe file; `faults` are the problems of its form."""
-
-    def __init__(self, document: YamlDocument) -> None:
-        self.faults: list[FormFault] = []
-        self._document = document
-        self._unread: set[int] = set()
-
-    def recipe(self) -> Recipe | None:
-        """Return the recipe without its invalid parts, or None if nothing is left."""
-        fields = self._fields()
-        if fields is None:
-            return None
-        stages = tuple(self._stage(number, one) for number, one in enumerate(fields.stages))
-        names = (name for name in type(fields).model_fields if name != "stages")
-        about = {name: getattr(fields, name) for name in names}
-        checked = {name: about[name] for name in CHECKED}
-        for at, problem in form_problems(stages, **checked):
-            self._fault(at, f"{fields.name}: {problem}")
-            if at == ("stages",):
-                return None
-            if at[0] == "knobs":
-                about["knobs"] = {
-                    name: one for name, one in about["knobs"].items() if name != at[1]
-                }
-            else:
-                # Continue with a default, so that the remaining problems are reported too.
-                about[at[0]] = _PLAIN[at[0]]
-        return Recipe(stages=stages, document=self._document, **about)
-
-    def _fields(self) -> RecipeFields | None:
-        given = self._document.value
-        checked = check_params(RecipeFields, given)
-        if isinstance(checked, RecipeFields):
-            return checked
-        for fault in checked:
-            self._fault(fault.location, str(fault))
-        bad = {at[: 3 if at[:1] == ("stages",) else 1] for at in (one.location for one in checked)}
-        if bad & {(), *((name,) for name in _NEEDED)}:
-            return None
-        for number in range(len(given["stages"])):
-            at = ("stages", number)
-            if bad & {at, (*at, "type"), (*at, "params")}:
-                self._unread.add(number)
-        rest = check_params(RecipeFields, self._without(given, bad))
-        return rest if isinstance(rest, RecipeFields) else None
-
-    def _without(self, given: Mapping[str, Any], bad: Collection[Location]) -> dict[str, Any]:
-        """Return a recipe's data without its invalid fields.
-
-        A stage that can't be read is replaced by a placeholder, so that the others keep their
-        numbers.
-        """
-        kept = {name: value for name, value in given.items() if (name,) not in bad}
-        kept.setdefault("name", _PLAIN["name"])
-        # `until` may depend on it: assume recurrent, so that no false problem is reported.
-        if ("recurrent",) in bad:
-            kept["recurrent"] = True
-        kept["stages"] = [
-            {"type": UNREAD.name}
-            if number in self._unread
-            else {key: one for key, one in stage.items() if ("stages", number, key) not in bad}
-            for number, stage in enumerate(given["stages"])
-        ]
-        return kept
-
-    def _stage(self, number: int, given: StageFields) -> Stage:
-        about: dict[str, Any] = {
-            name: getattr(given, name) for name in ("params", "where", "batch", "model")
-        }
-        for name, made in (
-            ("concurrency", given.concurrency),
-            ("temperature", given.temperature),
-            ("max_tokens", given.max_tokens),
-            ("method", given.method),
-            ("budget", given.budget),
-            ("policy", _policy_of(given)),
-        ):
-            try:
-                about[name] = _limits(made) if isinstance(made, BaseModel) else made
-                Stage(given.type, **{name: about[name]})
-            except MergepointError as error:
-                for line in str(error).splitlines():
-                    self._fault(("stages", number, name), line.strip())
-                about.pop(name, None)
-        return Stage(UNREAD if number in self._unread else given.type, **about)
-
-    def _fault(self, at: Location, problem: str) -> None:
-        line, place = self._document.line_of(at), self._document.where(at)
-        self.faults.append(FormFault(line, f"{place}: {problem}"))
+# The size of what a draft leaves out for a problem in it: one knob, one setting of a stage; for
+# everything else the whole field.
+_PARTS = {"knobs": 2, "stages": 3}
 
 
-# Without these fields, the plan would report problems that don't exist.
-_NEEDED = ("stages", "knobs", "needs")
-_PLAIN: Mapping[str, Any] = {"name": "recipe", "concurrency": 1, "until": None, "words": {}}
+def _draft(document: YamlDocument, faults: Iterable[Location]) -> Recipe | None:
+    """Return the recipe without its invalid parts, or None if too little is left.
 
-
-def stage_of(given: StageFields) -> Stage:
-    """Return the stage that fields describe. Raise RecipeError if it is invalid."""
-    about: dict[str, Any] = {
-        name: getattr(given, name)
-        for name in (
-            "params",
-            "where",
-            "batch",
-            "concurrency",
-            "model",
-            "temperature",
-            "max_tokens",
-            "method",
-        )
-    }
-    budget = None if given.budget is None else _limits(given.budget)
-    return Stage(given.type, budget=budget, policy=_policy_of(given), **about)
-
-
-def _policy_of(given: StageFields) -> Any:
-    return None if given.policy is None else given.policy.model_dump(exclude_unset=True)
-
-
-def _limits(given: BaseModel) -> Any:
-    return as_budget(given.model_dump(exclude_unset=True))
+    A stage that can't be read is replaced by a placeholder, so that the others keep their numbers.
+    """
+    bad = {at[: _PARTS.get(str(at[0]), 1)] if at else at for at in faults}
+    # Without these fields, the plan would report problems that don't exist.
+    if bad & {(), ("stages",), ("knobs",), ("needs",)}:
+        return None
+    data = thaw(document.value)
+    unread: set[Any] = set()
+    for at in bad:
+        if at[0] == "stages" and at[2:] in ((), ("type",), ("params",)):
+            unread.add(at[1])
+        else:
+            reduce(getitem, at[:-1], data).pop(at[-1], None)
+    for number in unread:
+        data["stages"][number] = {"type": UNREAD.name}
+    # `until` may depend on it: assume recurrent, so that no false problem is reported.
+    data |= {"recurrent": True} if ("recurrent",) in bad else {}
+    rest = check_params(RecipeForm, {"name": "recipe", **data})
+    if not isinstance(rest, RecipeForm):
+        return None
+    recipe: Recipe = rest.made()
+    stages = [
+        replace(stage, type=UNREAD) if number in unread else stage
+        for number, stage in enumerate(recipe.stages)
+    ]
+    return replace(recipe, stages=tuple(stages), document=document)
 
 
 def _wordless(stage: Stage) -> Iterator[str]:
@@ -320,27 +210,10 @@ def _stage_data(stage: Stage) -> dict[str, Any]:
     data |= {"concurrency": stage.concurrency} if stage.concurrency is not None else {}
     for name in ("model", "temperature", "max_tokens", "method"):
         data |= {name: value} if (value := getattr(stage, name)) is not None else {}
-    if (budget := as_budget(stage.budget)) is not None:
-        limits = {name: getattr(budget, name) for name in LIMITS}
-        data["budget"] = {
-            name: limit for name, limit in limits.items() if limit not in (None, "raise")
-        }
-    if (policy := as_policy(stage.policy)) is not None:
-        data["policy"] = _policy_data(policy)
+    for name in ("budget", "policy"):
+        if limits := getattr(stage, name):
+            data[name] = limits_as_data(limits)
     return data
-
-
-def _policy_data(policy: Policy) -> dict[str, Any]:
-    retry = policy.retry
-    told: Any = retry
-    if isinstance(retry, Retry):
-        told = retry.attempts if retry == Retry(retry.attempts) else dataclasses.asdict(retry)
-    given = {
-        "retry": told,
-        "timeout": policy.timeout,
-        "accept_truncated": policy.accept_truncated or None,
-    }
-    return {name: value for name, value in given.items() if value is not None}
 
 
 SHIPPED = Path(str(files("mergepoint.streams"))) / "recipes"
@@ -414,7 +287,7 @@ LIBRARY = Library()
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
-_AS_THEY_ARE = {"BudgetFields", "Gather", "JsonValue", "PolicyFields", "RetryFields", "StageFields"}
+_AS_THEY_ARE = {"BudgetForm", "Gather", "JsonValue", "PolicyForm", "RetryForm", "StageForm"}
 
 
 def recipe_schema(*, registry: Registry = REGISTRY, library: Library = LIBRARY) -> dict[str, Any]:
@@ -423,8 +296,8 @@ def recipe_schema(*, registry: Registry = REGISTRY, library: Library = LIBRARY) 
     A stage's `params` depend on its `type`. Where a placeholder can be filled in, strings are valid
     for values of any type. Raise RecipeError for blocks that can't be loaded.
     """
-    schema = RecipeFields.model_json_schema()
-    stage = schema["$defs"]["StageFields"]
+    schema = RecipeForm.model_json_schema()
+    stage = schema["$defs"]["StageForm"]
     types: list[dict[str, Any]] = []
     for kind in registry.all():
         params = kind.schema()

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 from mergepoint.streams.conditions import Where
 from mergepoint.streams.params import NAMED, Params, named, named_problem
 from mergepoint.streams.recipe import Stage
-from mergepoint.streams.recipe_yaml import StageFields, stage_of
+from mergepoint.streams.recipe_yaml import StageForm
 
 Way = Literal["first", "next"]
 
@@ -84,10 +84,10 @@ def best_first(found: Sequence[Found]) -> list[Found]:
 class Searching(Params):
     """Params of all strategies: stages to try, the score, and when the search ends."""
 
-    next: list[StageFields] = Field(
+    next: list[StageForm] = Field(
         min_length=1, description="stages that turn a node into new nodes with a score"
     )
-    first: list[StageFields] | None = Field(
+    first: list[StageForm] | None = Field(
         default=None, description="stages that turn the item into the first nodes; default: next"
     )
     moves: int = Field(default=16, ge=1, description="maximum number of moves")
@@ -107,8 +107,8 @@ class Searching(Params):
         """Return the nested stages by name, in the order in which they run."""
         ways: dict[str, tuple[Stage, ...]] = {}
         if self.first is not None:
-            ways["first"] = tuple(map(stage_of, self.first))
-        ways["next"] = tuple(map(stage_of, self.next))
+            ways["first"] = tuple(stage.made() for stage in self.first)
+        ways["next"] = tuple(stage.made() for stage in self.next)
         return ways
 
     def share(self, number: float) -> float:

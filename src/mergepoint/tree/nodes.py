@@ -230,18 +230,25 @@ def _parallel_problem(parallel: object) -> str | None:
 
 
 def _children_problems(nodes: Sequence[Any]) -> Iterator[str]:
-    taken: dict[str, int] = {}
+    names: dict[int, str] = {}
     for position, node in enumerate(nodes, start=1):
-        if not is_node(node):
+        if is_node(node):
+            names[position] = effective_name(node.name, node.kind, position)
+        else:
             yield f"child {position} is {not_a_node(node)}"
-            continue
-        name = effective_name(node.name, node.kind, position)
-        if name in taken:
+    yield from duplicate_names(names)
+
+
+def duplicate_names(names: Mapping[int, str]) -> Iterator[str]:
+    """Yield a problem for each child that has the name of an earlier one, by position from 1."""
+    first: dict[str, int] = {}
+    for position, name in names.items():
+        if name in first:
             yield (
-                f"children {taken[name]} and {position} are both named {name!r}; "
+                f"children {first[name]} and {position} are both named {name!r}; "
                 "give one another name"
             )
-        taken.setdefault(name, position)
+        first.setdefault(name, position)
 
 
 def _inputs(given: Any) -> tuple[tuple[Input, ...], list[str]]:

@@ -8,17 +8,32 @@ default: ""}`, a policy `{retry: 3, timeout: 30}`, a budget `{usd: 0.5, calls: 2
 is the name of a function or LangChain tool, `package.module:name`, which is imported when the tree
 is read. Other objects (functions, schemas, model and message objects) stay in Python, and so do
 Calls.
+
+The forms below declare these keys. Reading validates the data with them, so that one error lists
+all problems with their lines; writing takes the order of the keys from them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, ClassVar, Final
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    SkipValidation,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+)
 
 from mergepoint.core.errors import Fault, TreeError
 from mergepoint.core.paths import (
@@ -39,6 +54,18 @@ from mergepoint.core.strict_yaml import (
     refusals,
 )
 from mergepoint.tree import leaves
+from mergepoint.tree.forms import (
+    IS_MAPPING,
+    BudgetForm,
+    Form,
+    Location,
+    PolicyForm,
+    WrongType,
+    known_names,
+    limits_as_data,
+    location_in,
+    typed,
+)
 from mergepoint.tree.importable import NotImportable, load_object, name_of
 from mergepoint.tree.leaves import Call, Step
 from mergepoint.tree.nodes import (
@@ -49,66 +76,65 @@ from mergepoint.tree.nodes import (
     Input,
     Loop,
     Node,
-    inside,
+    duplicate_names,
     root_path,
 )
-from mergepoint.tree.policy import LIMITS, Budget, Policy, Retry, as_budget
+from mergepoint.tree.policy import Budget, Policy
 from mergepoint.tree.prompts import Template
 from mergepoint.tree.validate import check
 
-_At = tuple[str | int, ...]
+Anything = SkipValidation[Any]  # checked by the node alone
+Text = Annotated[str, typed("text", str)]
+Switch = Annotated[bool, typed("true or false", bool)]
+PlainMapping = Annotated[dict[str, Any], typed("a mapping", dict)]
+BudgetField = Annotated[BudgetForm, typed("a mapping of limits", dict)]
 
 
-def from_yaml(text: str, *, source: str = "<text>", imports: bool = True) -> Node:
-    """Return the tree that YAML text describes, after all checks.
-
-    Args:
-        text: The YAML.
-        source: The name of the text in errors.
-        imports: Whether to import the tools of steps. Set False for text that you don't trust: a
-            step
-        with tools is then a problem.
-
-    Raises:
-        TreeError: The tree has problems; the error lists all with file, line and path.
-    """
-    return _opened(lambda: load(text, source=source), _Imports(allowed=imports))
+def _template(
+    template: str | None = None, defaults: Mapping[str, str] | None = None
+) -> Template | None:
+    # Without a valid text, it isn't known which defaults it reads.
+    return None if template is None else Template(template, defaults=defaults or {})
 
 
-def load_yaml(path: Path, *, imports: bool = True) -> Node:
-    """Return the tree that a YAML file describes; its tools may be in modules next to it.
+class TemplateForm(Form):
+    """A prompt with places."""
 
-    Raises TreeError as `from_yaml` does, and OSError.
-    """
-    return _opened(lambda: load_file(path), _Imports(path.parent, allowed=imports))
+    makes = staticmethod(_template)
 
-
-def to_yaml(tree: Node) -> str:
-    """Return the YAML of a tree, from which `from_yaml` makes an equal tree.
-
-    Fields with their default value are omitted. Raises TreeError with the path of every value that
-    has no text form.
-    """
-    root = root_path(tree)
-    data = _data(tree)
-    paths = {at: path for path, at in _places(tree, root, ())}
-    faults = [_refusal(tuple(at), problem, paths) for at, problem in refusals(data)]
-    if faults:
-        raise TreeError(faults)
-    text = dump(data)
-    if len(text.encode()) > MAX_BYTES:
-        raise TreeError.of(f"its text is larger than {MAX_BYTES:,} bytes; split it", path=root)
-    return text
+    template: Text
+    defaults: Annotated[dict[str, Text], typed("a mapping", dict)] = Field(default={})
 
 
-def _places(node: Node, path: str, at: _At) -> Iterator[tuple[str, _At]]:
-    """Yield path and location in the document for a node and everything below it."""
-    if isinstance(node, Loop):  # its body has no place of its own
-        yield join(path, iteration_name(1)), at
-    yield path, at
-    for position, (child_path, child) in enumerate(inside(node, path)):
-        below = ("node",) if isinstance(node, Gate) else ("nodes", position)
-        yield from _places(child, child_path, (*at, *below))
+PromptField = Annotated[
+    Annotated[TemplateForm, AfterValidator(Form.made), Tag("mapping")]
+    | Annotated[Text, Tag("other")],
+    IS_MAPPING,
+]
+
+
+class InputForm(Form):
+    """An input with a default or a type."""
+
+    makes = Input
+    needed: ClassVar = {"name": "-"}
+
+    name: Text
+    default: Anything = REQUIRED
+    type: Text | None = None
+
+
+InputField = Annotated[
+    Annotated[InputForm, AfterValidator(Form.made), Tag("mapping")]
+    | Annotated[Text, AfterValidator(Input), Tag("other")],
+    IS_MAPPING,
+]
+
+
+class StepPolicyForm(PolicyForm):
+    """The policy of a step, which may have a budget."""
+
+    budget: BudgetField | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,295 +145,311 @@ class _Imports:
     allowed: bool = True
 
 
-def _opened(read: Callable[[], YamlDocument], imports: _Imports) -> Node:
-    try:
-        document = read()
-    except YamlError as error:
-        raise TreeError.of(str(error)) from error
-    value = document.value
-    kind = _kind(value)
-    root = _name(value, "pipeline" if kind is Block else effective_name(None, kind.kind, 1))
-    tree, faults = _node(_Source(document, imports), value, (), root)
-    if not faults:
-        places = dict(_places(tree, root, ()))
-        faults = [
-            Fault(fault.path, f"{document.where(places[fault.path])}: {fault.problem}")
-            for fault in check(tree)
-        ]
-    if faults:
-        raise TreeError(faults)
-    return tree
-
-
-def _kind(value: object) -> type[Node]:
-    """Return the kind of node that a mapping describes, by its keys."""
-    if not isinstance(value, dict):
-        return Step
-    if "until" in value or "max_iterations" in value:
-        return Loop
-    if "nodes" in value:
-        return Block
-    return Gate if "node" in value else Step
-
-
-def _name(value: object, otherwise: str) -> str:
-    name = value.get("name") if isinstance(value, dict) else None
-    return name if isinstance(name, str) and not name_problem(name) else otherwise
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """A document, and the imports that it may make."""
-
-    document: YamlDocument
-    imports: _Imports
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """The place of one node in a document, with the problems there and below."""
-
-    source: _Source
-    at: _At
-    path: str
-    kind: type[Node]
-    faults: list[Fault] = field(default_factory=list)
-    below: list[Fault] = field(default_factory=list)
-
-    def refuse(self, place: _At, problem: str) -> None:
-        where = self.source.document.where((*self.at, *place))
-        self.faults.append(Fault(self.path, f"{where}: {problem}"))
-
-    def refuse_type(self, place: _At, wanted: str, value: object) -> None:
-        label = _label(place) or "a node"
-        self.refuse(place, f"{label} is {wanted}, not {_shown(value, wanted)}")
-
-    def refuse_unknown(self, place: _At, keys: Iterable[str], known: Collection[str]) -> None:
-        for key in keys:
-            if key not in known:
-                problem = f"no key {key!r} here{nearest(key, known)}; there are: {', '.join(known)}"
-                self.refuse((*place, key), problem)
-
-    def build(self, place: _At, make: Callable[[], Any]) -> Any:
-        """Return the object that `make` creates, or note its problems."""
-        try:
-            return make()
-        except TreeError as error:
-            for fault in error.faults:
-                self.refuse(place, fault.problem)
-
-
-def _node(source: _Source, value: object, at: _At, path: str) -> tuple[Node, list[Fault]]:
-    """Return a node and the problems of it and all below it; with problems, a placeholder."""
-    kind = _kind(value)
-    entry = _Entry(source, at, path, kind)
-    fields: dict[str, Any] = {}
-    if not isinstance(value, dict):
-        entry.refuse_type((), "a mapping with prompt, nodes or node", value)
-    elif "call" in value and "prompt" not in value:
-        entry.refuse(("call",), f"call: {_NO_CALLS}")
-    else:
-        fields = _fields(entry, value, kind)
-        if missing := [key for key in _NEEDED[kind] if key not in value]:
-            entry.refuse((), _LACKS[missing[0]])
-    if entry.faults:
-        return Step("-", name=path.rpartition("/")[2]), [*entry.faults, *entry.below]
-    return kind(**fields), entry.below
-
-
-_NO_CALLS: Final = "a text that names a function would import it when read; keep a Call in Python"
-_LACKS: Final = {
-    "prompt": "a step needs a prompt, a block nodes, a gate a node",
-    "nodes": "a loop needs nodes",
-    "until": "a loop needs until: the key of an output that says when it is good",
-}
-
-
-def _fields(entry: _Entry, value: dict[str, Any], kind: type[Node]) -> dict[str, Any]:
-    """Read the fields of a node; each is tried on its own, so that its problems have its line."""
-    known, rest = _FIELDS[kind], _NEEDED[kind]
-    more = ("nodes",) if kind is Step else ()
-    entry.refuse_unknown((), value, dict.fromkeys([*known, *more]))
-    fields: dict[str, Any] = {}
-    for name, read in known.items():
-        if name not in value or (value[name] is None and name in _MAY_BE_NULL):
-            continue
-        before = len(entry.faults)
-        given = fields[name] = read(entry, (name,), value[name])
-        if len(entry.faults) == before:
-            entry.build((name,), partial(kind, **{**rest, name: given}))
-    return fields
-
-
-def _nodes(entry: _Entry, place: _At, value: object) -> list[Node]:
-    if not isinstance(value, list):
-        entry.refuse_type(place, "a list of nodes", value)
-        return []
-    return [
-        _below(entry, (*place, position), position + 1, item) for position, item in enumerate(value)
-    ]
-
-
-def _wrapped(entry: _Entry, place: _At, value: object) -> Node:
-    return _below(entry, place, 1, value)
-
-
-def _below(entry: _Entry, place: _At, position: int, value: object) -> Node:
-    """Return a node inside another, and note its problems."""
-    around = join(entry.path, iteration_name(1)) if entry.kind is Loop else entry.path
-    path = join(around, _name(value, effective_name(None, _kind(value).kind, position)))
-    names = path.split(SEPARATOR)
-    if len(names) > leaves.MAX_DEPTH:
-        entry.refuse(place, leaves.too_deep(names, len(names)))
-        return Step("-", name=names[-1])
-    node, faults = _node(entry.source, value, (*entry.at, *place), path)
-    entry.below.extend(faults)
-    return node
-
-
-def _as_it_is(_: _Entry, __: _At, value: Any) -> Any:
-    return value
-
-
-def _text(entry: _Entry, place: _At, value: Any) -> Any:
-    if not isinstance(value, str):
-        entry.refuse_type(place, "text", value)
-    return value
-
-
-def _text_under(entry: _Entry, place: _At, value: dict[str, Any], key: str) -> Any:
-    if key in value:
-        return _text(entry, (*place, key), value[key])
-    return entry.refuse(place, f"{_label(place)} lacks the key {key!r}")
-
-
-def _key(entry: _Entry, place: _At, value: Any) -> Any:
-    if not isinstance(value, str):
-        entry.refuse_type(place, "the key of an output", value)
-    return value
-
-
-def _switch(entry: _Entry, place: _At, value: Any) -> Any:
-    if not isinstance(value, bool):
-        entry.refuse_type(place, "true or false", value)
-    return value
-
-
-def _parallel(entry: _Entry, place: _At, value: Any) -> Any:
-    return value if value == THREADS else _switch(entry, place, value)
-
-
-def _mapping(entry: _Entry, place: _At, value: Any) -> Any:
-    if not isinstance(value, dict):
-        entry.refuse_type(place, "a mapping", value)
-    return value
-
-
-def _prompt(entry: _Entry, place: _At, value: Any) -> Any:
-    if not isinstance(value, dict):
-        return _text(entry, place, value)
-    before = len(entry.faults)
-    entry.refuse_unknown(place, value, ("template", "defaults"))
-    text = _text_under(entry, place, value, "template")
-    defaults = _mapping(entry, (*place, "defaults"), value.get("defaults", {}))
-    if isinstance(defaults, dict):
-        for key, default in defaults.items():
-            _text(entry, (*place, "defaults", key), default)
-    if len(entry.faults) > before:
-        return value
-    return entry.build(place, lambda: Template(text, defaults=defaults))
-
-
-def _examples(entry: _Entry, place: _At, value: Any) -> Any:
-    if not isinstance(value, list):
-        entry.refuse_type(place, "a list of [user text, assistant text]", value)
-        return ()
-    for position, pair in enumerate(value):
-        if not isinstance(pair, list) or len(pair) != 2:
-            entry.refuse_type((*place, position), "[user text, assistant text]", pair)
-            continue
-        for part, text in enumerate(pair):
-            _text(entry, (*place, position, part), text)
-    return [tuple(pair) if isinstance(pair, list) else pair for pair in value]
-
-
-def _tools(entry: _Entry, place: _At, value: Any) -> Any:
-    """Import tools; each is tried on its own, so that its problems have its line."""
-    if not isinstance(value, list):
-        entry.refuse_type(place, "a list of names, package.module:name", value)
-        return ()
-    if value and not entry.source.imports.allowed:
-        entry.refuse(place, f"tools: {_NO_IMPORTS}")
-        return ()
-    return [_tool(entry, (*place, position), name) for position, name in enumerate(value)]
-
-
-def _tool(entry: _Entry, place: _At, name: Any) -> Any:
-    if not isinstance(name, str):
-        return entry.refuse_type(place, "the name of a tool, package.module:name", name)
-    try:
-        tool = load_object(name, entry.source.imports.folder)
-    except NotImportable as error:
-        return entry.refuse(place, f"{_label(place)}: {error}")
-    entry.build(place, partial(Step, "-", tools=(tool,)))
-    return tool
-
-
 _NO_IMPORTS: Final = (
     "a recipe loads no Python, as somebody else may have written it; keep the tree with its tools "
     "in Python and give the block the tree itself"
 )
 
 
-def _inputs(entry: _Entry, place: _At, value: Any) -> Any:
-    if not isinstance(value, list):
-        entry.refuse_type(place, "a list of names", value)
-        return ()
-    return [_input(entry, (*place, position), item) for position, item in enumerate(value)]
+def _import_allowed(names: Any, info: ValidationInfo) -> Any:
+    imports: _Imports = info.context or _Imports()
+    if names and not imports.allowed:
+        raise ValueError(_NO_IMPORTS)
+    return names
 
 
-def _input(entry: _Entry, place: _At, value: Any) -> Any:
-    before = len(entry.faults)
-    if isinstance(value, dict):
-        entry.refuse_unknown(place, value, ("name", "default", "type"))
-        name, default = _text_under(entry, place, value, "name"), value.get("default", REQUIRED)
-        kind = _text_under(entry, place, value, "type") if "type" in value else None
-    else:
-        name, default, kind = _text(entry, place, value), REQUIRED, None
-    if len(entry.faults) > before:
-        return value
-    return entry.build(place, lambda: Input(name, default=default, type=kind))
+def _imported(name: str, info: ValidationInfo) -> Any:
+    imports: _Imports = info.context or _Imports()
+    try:
+        tool = load_object(name, imports.folder)
+    except NotImportable as error:
+        raise ValueError(str(error)) from error
+    Step("-", tools=(tool,))  # each on its own, so that its problems have its line
+    return tool
 
 
-def _budget(entry: _Entry, place: _At, value: Any) -> Any:
+ToolField = Annotated[
+    str, AfterValidator(_imported), typed("the name of a tool, package.module:name", str)
+]
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2
+
+
+PairField = Annotated[list[Text], typed("[user text, assistant text]", _is_pair)]
+
+
+class StepForm(Form):
+    """One call of a chat model."""
+
+    makes = Step
+    needed: ClassVar = {"prompt": "-"}
+
+    name: Text | None = None
+    # Before the prompt: it decides whether a blank one is valid.
+    allow_empty_prompt: Switch = False
+    prompt: PromptField
+    system: PromptField | None = None
+    examples: Annotated[list[PairField], typed("a list of [user text, assistant text]", list)] = (
+        Field(default=[])
+    )
+    model: Text | None = None
+    method: Text | None = None
+    tools: Annotated[
+        list[ToolField],
+        BeforeValidator(_import_allowed),
+        typed("a list of names, package.module:name", list),
+    ] = Field(default=[])
+    max_tool_rounds: Anything = None
+    temperature: Anything = None
+    params: PlainMapping = Field(default={})
+    policy: Annotated[StepPolicyForm, typed("a mapping", dict)] | None = None
+    allow_empty_response: Switch = False
+    merge: Anything = None
+    capture_key: Text | None = None
+    meta: PlainMapping = Field(default={})
+
+
+def _is_parallel(value: Any) -> bool:
+    return type(value) is bool or value == THREADS
+
+
+class BlockForm(Form):
+    """Nodes in order."""
+
+    makes = Block
+    needed: ClassVar = {"nodes": ()}
+
+    name: Text | None = None
+    merge: Anything = None
+    capture_key: Text | None = None
+    parallel: Annotated[Any, typed("true, false or threads", _is_parallel)] = False
+    inputs: Annotated[list[InputField], typed("a list of names", list)] = Field(default=[])
+    budget: BudgetField | None = None
+    meta: PlainMapping = Field(default={})
+    nodes: NodesField
+
+
+class LoopForm(Form):
+    """Nodes that run until a condition is met."""
+
+    makes = Loop
+    needed: ClassVar = {"nodes": (Step("-"),), "until": "-"}
+
+    name: Text | None = None
+    until: Annotated[str, typed("the key of an output", str)]
+    max_iterations: Anything = None
+    on_exhausted: Anything = None
+    may_skip: Switch = False
+    merge: Anything = None
+    capture_key: Text | None = None
+    budget: BudgetField | None = None
+    meta: PlainMapping = Field(default={})
+    nodes: NodesField
+
+
+class GateForm(Form):
+    """A node whose output needs approval."""
+
+    makes = Gate
+    needed: ClassVar = {"node": Step("-")}
+
+    name: Text | None = None
+    question: Text = ""
+    on_reject: Anything = None
+    merge: Anything = None
+    capture_key: Text | None = None
+    meta: PlainMapping = Field(default={})
+    node: NodeField
+
+
+def _refuse_call(target: Any) -> Any:
+    raise ValueError(
+        "a text that names a function would import it when read; keep a Call in Python"
+    )
+
+
+class CallForm(Form):
+    """A Call, which has no text form: its only key says so."""
+
+    model_config = ConfigDict(extra="ignore")
+    makes = Call
+
+    call: Annotated[Any, BeforeValidator(_refuse_call)]
+
+
+def _form_of(value: object) -> type[Form]:
+    """Return the form of the node that a mapping describes, by its keys."""
     if not isinstance(value, dict):
-        entry.refuse_type(place, "a mapping of limits", value)
-        return None
-    entry.refuse_unknown(place, value, LIMITS)
-    for limit in (limit for limit in LIMITS if limit in value):
-        entry.build((*place, limit), partial(as_budget, {limit: value[limit]}))
-    return value
+        return StepForm
+    if "until" in value or "max_iterations" in value:
+        return LoopForm
+    if "nodes" in value:
+        return BlockForm
+    if "node" in value:
+        return GateForm
+    return CallForm if "call" in value and "prompt" not in value else StepForm
 
 
-def _policy(entry: _Entry, place: _At, value: Any) -> Any:
-    """Read a policy; each field is tried on its own, so that its problems have its line."""
-    before = len(entry.faults)
-    if isinstance(_mapping(entry, place, value), dict):
-        known = [field.name for field in dataclasses.fields(Policy)]
-        entry.refuse_unknown(place, value, known)
-        if isinstance(value.get("retry"), dict):
-            _retry(entry, (*place, "retry"), value["retry"])
-        if value.get("budget") is not None:
-            _budget(entry, (*place, "budget"), value["budget"])
-        if len(entry.faults) == before:
-            for name, given in value.items():
-                entry.build((*place, name), partial(Policy, **{name: given}))
-    return value if len(entry.faults) > before else Policy(**value)
+NodeField = Annotated[
+    Annotated[
+        StepForm,
+        AfterValidator(Form.made),
+        typed("a mapping with prompt, nodes or node", dict),
+        Tag("StepForm"),
+    ]
+    | Annotated[BlockForm, AfterValidator(Form.made), Tag("BlockForm")]
+    | Annotated[LoopForm, AfterValidator(Form.made), Tag("LoopForm")]
+    | Annotated[GateForm, AfterValidator(Form.made), Tag("GateForm")]
+    | Annotated[CallForm, Tag("CallForm")],
+    Discriminator(lambda value: _form_of(value).__name__),
+]
+NodesField = Annotated[list[NodeField], typed("a list of nodes", list)]
+BlockForm.model_rebuild()
+LoopForm.model_rebuild()
+GateForm.model_rebuild()
+_TREE: Final[TypeAdapter[Any]] = TypeAdapter(NodeField)
 
 
-def _retry(entry: _Entry, place: _At, value: dict[str, Any]) -> None:
-    known = [field.name for field in dataclasses.fields(Retry)]
-    entry.refuse_unknown(place, value, known)
+def from_yaml(text: str, *, source: str = "<text>", imports: bool = True) -> Node:
+    """Return the tree that YAML text describes, after all checks.
+
+    Args:
+        text: The YAML.
+        source: The name of the text in errors.
+        imports: Whether to import the tools of steps. Set False for text that you don't trust: a
+            step with tools is then a problem.
+
+    Raises:
+        TreeError: The tree has problems; the error lists all with file, line and path.
+    """
+    return _read(lambda: load(text, source=source), _Imports(allowed=imports))
+
+
+def load_yaml(path: Path, *, imports: bool = True) -> Node:
+    """Return the tree that a YAML file describes; its tools may be in modules next to it.
+
+    Raises TreeError as `from_yaml` does, and OSError.
+    """
+    return _read(lambda: load_file(path), _Imports(path.parent, allowed=imports))
+
+
+def _read(load_document: Callable[[], YamlDocument], imports: _Imports) -> Node:
+    try:
+        document = load_document()
+    except YamlError as error:
+        raise TreeError.of(str(error)) from error
+    value = document.value
+    root = _name(value, "pipeline" if _form_of(value) is BlockForm else _by_position(value, 1))
+    nodes: dict[Location, str] = {}
+    for at, path in _nodes_in(value, root):
+        # Checked before the forms are: their recursion has a limit of its own.
+        if len(names := path.split(SEPARATOR)) > leaves.MAX_DEPTH:
+            problem = leaves.too_deep(names, len(names))
+            raise TreeError.of(f"{document.where(at)}: {problem}", path=path)
+        nodes[at] = path
+    try:
+        tree: Node = _TREE.validate_python(value, context=imports)
+    except ValidationError as error:
+        raise TreeError(_faults(document, error, nodes)) from None
+    places = {path: at for at, path in nodes.items()}
+    if faults := check(tree):
+        raise TreeError(
+            Fault(fault.path, f"{document.where(places[fault.path])}: {fault.problem}")
+            for fault in faults
+        )
+    return tree
+
+
+def _nodes_in(value: Any, path: str, at: Location = ()) -> Iterator[tuple[Location, str]]:
+    """Yield location and path of each node in a tree's data, valid or not, parents first."""
+    yield at, path
+    form = _form_of(value)
+    below: list[tuple[Location, Any]] = []
+    if form is GateForm:
+        below = [(("node",), value["node"])]
+    elif form in (BlockForm, LoopForm) and isinstance(value.get("nodes"), list):
+        below = [(("nodes", number), child) for number, child in enumerate(value["nodes"])]
+    around = join(path, iteration_name(1)) if form is LoopForm else path
+    for position, (place, child) in enumerate(below, start=1):
+        name = _name(child, _by_position(child, position))
+        yield from _nodes_in(child, join(around, name), (*at, *place))
+
+
+def _by_position(value: Any, position: int) -> str:
+    kind: Any = _form_of(value).makes
+    return effective_name(None, kind.kind, position)
+
+
+def _name(value: Any, otherwise: str) -> str:
+    name = value.get("name") if isinstance(value, dict) else None
+    return name if isinstance(name, str) and not name_problem(name) else otherwise
+
+
+def _faults(
+    document: YamlDocument, error: ValidationError, nodes: Mapping[Location, str]
+) -> list[Fault]:
+    """Return the problems of a document, in tree order."""
+    # Unknown keys come first: a misspelled one is the reason why another is missing.
+    errors = sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+    found = [problem for one in errors for problem in _problems(document, one, nodes)]
+    found += _duplicates(nodes)
+    order = {at: number for number, at in enumerate(nodes)}
+    located = [(_node_of(at, nodes), document.where(at), problem) for at, problem in found]
+    faults = [
+        Fault(nodes[node], f"{where}: {problem}")
+        for node, where, problem in sorted(located, key=lambda one: order[one[0]])
+    ]
+    return list(dict.fromkeys(faults))
+
+
+def _node_of(at: Location, nodes: Mapping[Location, str]) -> Location:
+    """Return the location of the node that a location is in."""
+    return next(at[:end] for end in range(len(at), -1, -1) if at[:end] in nodes)
+
+
+def _duplicates(nodes: Mapping[Location, str]) -> Iterator[tuple[Location, str]]:
+    # A block finds equal names itself, but isn't made if one of its children is invalid.
+    names: dict[Location, dict[int, str]] = {}
+    for at, path in nodes.items():
+        if at and isinstance(at[-1], int):
+            names.setdefault(at[:-1], {})[at[-1] + 1] = path.rpartition(SEPARATOR)[2]
+    for at, children in names.items():
+        for problem in duplicate_names(children):
+            yield at, problem
+
+
+def _problems(
+    document: YamlDocument, error: Mapping[str, Any], nodes: Mapping[Location, str]
+) -> Iterator[tuple[Location, str]]:
+    """Yield the location and the message of each problem in an error of pydantic."""
+    kind, raw = error["type"], error["loc"]
+    at = location_in(document.value, raw, missing=kind == "missing")
+    label = _label(at[len(_node_of(at, nodes)) :])
+    if kind == "extra_forbidden":
+        known = known_names(NodeField, raw[:-1])
+        # Who misspells `nodes` has written a step, as far as the keys tell.
+        near = nearest(str(at[-1]), [*known, "nodes"])
+        yield at, f"no key {at[-1]!r} here{near}; there are: {', '.join(known)}"
+    elif kind == "missing":
+        inside, _, key = label.rpartition(".")
+        yield at[:-1], f"{inside} lacks the key {key!r}" if inside else _LACKS[key]
+    elif isinstance(problem := error["ctx"]["error"], TreeError):
+        for fault in problem.faults:
+            yield at, fault.problem
+    elif isinstance(problem, WrongType):
+        wanted = str(problem)
+        yield at, f"{label or 'a node'} is {wanted}, not {_shown(error['input'], wanted)}"
+    else:
+        yield at, f"{label}: {problem}"
+
+
+_LACKS: Final = {
+    "prompt": "a step needs a prompt, a block nodes, a gate a node",
+    "nodes": "a loop needs nodes",
+    "until": "a loop needs until: the key of an output that says when it is good",
+}
 
 
 def _shown(value: object, wanted: str) -> str:
@@ -420,141 +462,84 @@ def _shown(value: object, wanted: str) -> str:
     return f"{shown}; quote it" if wanted == "text" else shown
 
 
-def _label(place: _At) -> str:
+def _label(place: Location) -> str:
     return ".".join(map(str, place)).encode("utf-8", "backslashreplace").decode()
 
 
-_Read = Callable[[_Entry, _At, Any], Any]
-# In the order of writing. Fields that are read as they are get checked by the node itself.
-_FIELDS: Final[Mapping[type[Node], Mapping[str, _Read]]] = {
-    Step: {
-        "name": _text,
-        "prompt": _prompt,
-        "system": _prompt,
-        "examples": _examples,
-        "model": _text,
-        "method": _text,
-        "tools": _tools,
-        "max_tool_rounds": _as_it_is,
-        "temperature": _as_it_is,
-        "params": _mapping,
-        "policy": _policy,
-        "allow_empty_prompt": _switch,
-        "allow_empty_response": _switch,
-        "merge": _as_it_is,
-        "capture_key": _text,
-        "meta": _mapping,
-    },
-    Block: {
-        "name": _text,
-        "merge": _as_it_is,
-        "capture_key": _text,
-        "parallel": _parallel,
-        "inputs": _inputs,
-        "budget": _budget,
-        "meta": _mapping,
-        "nodes": _nodes,
-    },
-    Loop: {
-        "name": _text,
-        "until": _key,
-        "max_iterations": _as_it_is,
-        "on_exhausted": _as_it_is,
-        "may_skip": _switch,
-        "merge": _as_it_is,
-        "capture_key": _text,
-        "budget": _budget,
-        "meta": _mapping,
-        "nodes": _nodes,
-    },
-    Gate: {
-        "name": _text,
-        "question": _text,
-        "on_reject": _as_it_is,
-        "merge": _as_it_is,
-        "capture_key": _text,
-        "meta": _mapping,
-        "node": _wrapped,
-    },
+def to_yaml(tree: Node) -> str:
+    """Return the YAML of a tree, from which `from_yaml` makes an equal tree.
+
+    Fields with their default value are omitted. Raises TreeError with the path of every value that
+    has no text form.
+    """
+    root = root_path(tree)
+    data = _data(tree)
+    nodes = dict(_nodes_in(data, root))
+    if faults := [_refusal(tuple(at), problem, nodes) for at, problem in refusals(data)]:
+        raise TreeError(faults)
+    text = dump(data)
+    if len(text.encode()) > MAX_BYTES:
+        raise TreeError.of(f"its text is larger than {MAX_BYTES:,} bytes; split it", path=root)
+    return text
+
+
+NODE_FORMS: Final[Mapping[type[Node], type[Form]]] = {
+    Step: StepForm,
+    Block: BlockForm,
+    Loop: LoopForm,
+    Gate: GateForm,
 }
-# The fields that a node requires, with values that let the other fields be tried.
-_NEEDED: Final[Mapping[type[Node], Mapping[str, Any]]] = {
-    Step: {"prompt": "-"},
-    Block: {"nodes": ()},
-    Loop: {"nodes": (Step("-"),), "until": "-"},
-    Gate: {"node": Step("-")},
-}
-_MAY_BE_NULL = frozenset({"name", "system", "model", "temperature", "capture_key", "budget"})
-_NO_LIMITS: Final = {limit: getattr(Budget(), limit) for limit in LIMITS}
 
 
 def _data(node: Node) -> dict[str, Any]:
     """Return the mapping of a node; values without a text form stay in it unchanged."""
     if isinstance(node, Call):
-        return {"call": node.target}
-    needed = _NEEDED[type(node)]
-    defaults = type(node)(**needed)
-    names = dict.fromkeys([*_FIELDS[type(node)], *(f.name for f in dataclasses.fields(node))])
+        return {"name": node.name, "call": node.target}
+    form = NODE_FORMS[type(node)]
+    default = type(node)(**form.needed)
+    # Fields without a key are written too: to be refused, with the way to keep them in Python.
+    names = dict.fromkeys([*form.model_fields, *(f.name for f in dataclasses.fields(node))])
     values = {name: getattr(node, name) for name in names}
     return {
-        name: _form(name, value)
+        name: _plain(name, value)
         for name, value in values.items()
-        if name in needed or value != getattr(defaults, name)
+        if name in form.needed or value != getattr(default, name)
     }
 
 
-def _form(name: str, value: Any) -> Any:
+def _plain(name: str, value: Any) -> Any:
+    """Return the data of a field's value."""
     if isinstance(value, Template):
         text = {"template": value.text}
         return {**text, "defaults": dict(value.defaults)} if value.defaults else text
+    if isinstance(value, Budget | Policy):
+        return limits_as_data(value)
+    if isinstance(value, Input):
+        more = {} if value.default is REQUIRED else {"default": value.default}
+        more |= {"type": value.json_type} if value.type is not None else {}
+        return {"name": value.name, **more} if more else value.name
     if name in ("params", "meta"):
         return dict(value)
     if name == "tools":
         return [name_of(tool) or tool for tool in value]
     if name == "examples":
         return [list(pair) if isinstance(pair, tuple) else pair for pair in value]
-    if isinstance(value, Budget):
-        limits = {limit: getattr(value, limit) for limit in LIMITS}
-        return {limit: given for limit, given in limits.items() if given != _NO_LIMITS[limit]}
     if name == "inputs":
-        return [_input_form(given) for given in value]
-    if name == "policy":
-        return _policy_form(value)
+        return [_plain("", one) for one in value]
     if name == "node":
         return _data(value)
-    if name == "nodes":
-        return [_data(node) for node in value]
-    return value
+    return [_data(node) for node in value] if name == "nodes" else value
 
 
-def _input_form(given: Input) -> Any:
-    more = {} if given.default is REQUIRED else {"default": given.default}
-    more |= {"type": given.json_type} if given.type is not None else {}
-    return {"name": given.name, **more} if more else given.name
-
-
-def _policy_form(value: Any) -> Any:
-    """Return the fields that differ from their default; a Retry with only attempts as a number."""
-    if not dataclasses.is_dataclass(value):
-        return value
-    if isinstance(value, Retry) and value == Retry(value.attempts):
-        return value.attempts
-    return {
-        field.name: _policy_form(getattr(value, field.name))
-        for field in dataclasses.fields(value)
-        if getattr(value, field.name) != field.default
-    }
-
-
-def _refusal(at: _At, problem: str, paths: Mapping[_At, str]) -> Fault:
-    node = next(at[:end] for end in range(len(at), -1, -1) if at[:end] in paths)
+def _refusal(at: Location, problem: str, nodes: Mapping[Location, str]) -> Fault:
+    node = _node_of(at, nodes)
     place = at[len(node) :]
     label = _label(place)
-    hint = _WAY_OUT.get(str(place[0]) if place else "", "")
-    return Fault(paths[node], f"{label}: {problem}{hint}" if label else problem)
+    fix = _FIXES.get(str(place[0]) if place else "", "")
+    return Fault(nodes[node], f"{label}: {problem}{fix}" if label else problem)
 
 
-_WAY_OUT: Final = {
+_FIXES: Final = {
     "prompt": "; give text or a Template",
     "system": "; give text or a Template",
     "examples": "; give pairs (user text, assistant text)",

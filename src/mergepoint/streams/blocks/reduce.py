@@ -14,7 +14,7 @@ from mergepoint.streams.context import Alone, BlockContext, origin_among
 from mergepoint.streams.groups import Grouped, group_of, groups, regrouped
 from mergepoint.streams.prompting import failing, listed
 from mergepoint.streams.recipe import Stage
-from mergepoint.streams.recipe_yaml import StageFields, stage_of
+from mergepoint.streams.recipe_yaml import StageForm
 from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing
 
@@ -22,10 +22,10 @@ from mergepoint.streams.thing import Thing
 class Reduce(Grouped):
     """The stages that combine neighbors."""
 
-    stages: list[StageFields] = Field(
+    stages: list[StageForm] = Field(
         min_length=1, description="stages that combine the contents of neighbors into one Thing"
     )
-    last: list[StageFields] | None = Field(
+    last: list[StageForm] | None = Field(
         default=None, min_length=1, description="stages for the last level; default: `stages`"
     )
     size: int = Field(
@@ -34,8 +34,12 @@ class Reduce(Grouped):
 
     def inside(self) -> Mapping[str, tuple[Stage, ...]]:
         """Return the nested stages by name."""
-        ways = {"stages": tuple(map(stage_of, self.stages))}
-        return ways if self.last is None else {**ways, "last": tuple(map(stage_of, self.last))}
+        ways = {"stages": tuple(stage.made() for stage in self.stages)}
+        return (
+            ways
+            if self.last is None
+            else {**ways, "last": tuple(stage.made() for stage in self.last)}
+        )
 
 
 @block(
