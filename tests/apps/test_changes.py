@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mergepoint.apps.cli.errors import CommandError
 from mergepoint.apps.cli.inputs import change_tree
+from mergepoint.apps.cli.output import CommandError
 from mergepoint.core.errors import TreeError
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block, Node, find, walk

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
 from tests.apps.command import Outcome, command, completions, on_terminal, plain, process
 
-from mergepoint.apps.cli.gates import question_lines
+from mergepoint.apps.cli.gate_answers import question_lines
 from mergepoint.core.state import State
 from mergepoint.tree.decision import Question
 

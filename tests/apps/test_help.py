@@ -14,7 +14,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from mergepoint.apps.cli.app import app
-from mergepoint.apps.cli.option_binding import with_options, words
+from mergepoint.apps.cli.framework import with_options, words
 from mergepoint.apps.cli.options import RecordedOptions, Runner
 from mergepoint.core.errors import SandboxMissing
 from mergepoint.sandbox.runner import code_runner

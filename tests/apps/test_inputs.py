@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.apps.command import command
 
-from mergepoint.apps.cli.errors import CommandError
 from mergepoint.apps.cli.inputs import check_inputs, read_inputs, typed
+from mergepoint.apps.cli.output import CommandError
 from mergepoint.tree.nodes import Input
 
 

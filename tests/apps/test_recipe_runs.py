@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.apps.command import command, on_terminal, plain
 
-from mergepoint.apps.cli.errors import FAILED
+from mergepoint.apps.cli.output import FAILED
 from mergepoint.streams.describe import to_svg
 from mergepoint.streams.model_calls import path_of
 from mergepoint.streams.planning import plan

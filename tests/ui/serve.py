@@ -20,7 +20,7 @@ from langchain_core.messages import BaseMessage
 
 from mergepoint import Block, Step, TurnRunner
 from mergepoint.agent.tree import agent
-from mergepoint.apps.chainlit.web_server import Ui, serve
+from mergepoint.apps.chainlit.web_server import UiSettings, serve
 from mergepoint.sandbox.job import CodeJob, CodeRun
 from mergepoint.testing.fakes import failed, went_well
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
@@ -45,7 +45,7 @@ def main() -> None:
     model: Any = Typing
     model = model(default=Answering(given.slow))
     turns = TurnRunner(tree, model=model)
-    ui = Ui(turns=turns, place=given.place, port=given.port, logins=given.login)
+    ui = UiSettings(turns=turns, store=given.place, port=given.port, logins=given.login)
     serve(ui, ready=_ready)
 
 

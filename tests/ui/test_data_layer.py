@@ -129,13 +129,19 @@ def page(*, interacted: bool) -> Iterator[tuple[WebsocketSession, list[tuple[str
 def test_nothing_of_a_data_layer_is_missing(layer: FileDataLayer) -> None:
     """Each of Chainlit's abstract methods is there, and the queued ones are queued."""
     assert len(BaseDataLayer.__abstractmethods__) == 18
-    queued = ("create_element", "delete_element", "create_step", "update_step", "delete_step")
+    queue_until_message = (
+        "create_element",
+        "delete_element",
+        "create_step",
+        "update_step",
+        "delete_step",
+    )
 
     async def work() -> None:
         with page(interacted=False) as (session, _):
-            for name in queued:
+            for name in queue_until_message:
                 await getattr(layer, name)(step("a"))
-            assert [*session.thread_queues] == [*queued]
+            assert [*session.thread_queues] == [*queue_until_message]
 
     asyncly(work)
 
@@ -232,7 +238,7 @@ def test_feedback_is_the_owners(
         with pytest.raises(HTTPException, match="This thread doesn't exist"):
             await layer.delete_feedback(key)
         REQUESTER.set("local")
-        assert layer.threads.kept(THREAD).feedback[key]["value"] == 1
+        assert layer.threads.rows(THREAD).feedback[key]["value"] == 1
         assert await layer.delete_feedback(key)
 
     asyncio.run(work())

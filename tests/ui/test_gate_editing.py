@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from mergepoint.agent.tree import Plan
 from mergepoint.agent.turns import Pending
-from mergepoint.apps.chainlit.gate_editing import edited, editor_of
+from mergepoint.apps.chainlit.actions import decision_for, editor_of
 from mergepoint.core.errors import StepError
 from mergepoint.core.state import State
 from mergepoint.tree.decision import Decision, Question
@@ -37,7 +37,7 @@ def test_what_is_not_changed_is_approved(pending: Pending) -> None:
     """A text that is saved as it was is no edit, with other blanks around it either."""
     text = editor_of(pending).text
     assert text
-    assert edited(pending, f"{text}\n") == "approve"
+    assert decision_for(pending, f"{text}\n") == "approve"
 
 
 def test_a_plan_is_yaml() -> None:
@@ -46,18 +46,18 @@ def test_a_plan_is_yaml() -> None:
     assert text == (
         'intent: "Sum: all"\naction: custom_script\nskill: ""\nsteps:\n  - Read.\n  - Add "it".\n'
     )
-    decision = Decision.of(edited(PLANNED, text.replace("Read.", "Look.")))
+    decision = Decision.of(decision_for(PLANNED, text.replace("Read.", "Look.")))
     assert json.loads(str(decision.text)) == {**PLAN.model_dump(), "steps": ["Look.", 'Add "it".']}
     with pytest.raises(StepError, match="the plan:2"):
-        edited(PLANNED, "intent: [")
+        decision_for(PLANNED, "intent: [")
 
 
 def test_anything_else_is_what_was_said_or_json() -> None:
     """A program and an answer are text, outputs of what said nothing are JSON."""
-    assert edited(PROGRAM, "print(2)") == {"decision": "edit", "text": "print(2)"}
-    assert edited(ANSWERED, "Hello!") == {"decision": "edit", "text": "Hello!"}
-    assert edited(CAPTURED, '{"score": 2}') == {"decision": "edit", "text": '{"score": 2}'}
+    assert decision_for(PROGRAM, "print(2)") == {"decision": "edit", "text": "print(2)"}
+    assert decision_for(ANSWERED, "Hello!") == {"decision": "edit", "text": "Hello!"}
+    assert decision_for(CAPTURED, '{"score": 2}') == {"decision": "edit", "text": '{"score": 2}'}
     outputs = {"decision": "edit", "outputs": {"best": {"score": 2}}}
-    assert edited(OUTPUTS, '{"best": {"score": 2}}') == outputs
+    assert decision_for(OUTPUTS, '{"best": {"score": 2}}') == outputs
     with pytest.raises(StepError, match="isn't valid JSON"):
-        edited(OUTPUTS, "{")
+        decision_for(OUTPUTS, "{")

@@ -29,7 +29,7 @@ from tests.ui.serve import ANSWER, GREETING, MENDED
 
 from mergepoint import open_session
 from mergepoint.agent.skills import EXAMPLES
-from mergepoint.apps.chainlit.logins import login_line
+from mergepoint.apps.chainlit.security import login_line
 
 pytestmark = pytest.mark.browser
 

@@ -13,11 +13,20 @@ from typing import Any
 import pytest
 from tests.apps.command import command
 
-from mergepoint.apps.chainlit.app_folder import RootError, root_of, secret_at
-from mergepoint.apps.chainlit.external_links import ExternalLinkFilter
-from mergepoint.apps.chainlit.logins import Attempts, LoginError, Logins, login_line
-from mergepoint.apps.chainlit.request_guard import RequestGuard
-from mergepoint.apps.chainlit.web_server import is_loopback
+from mergepoint.apps.chainlit.security import (
+    Attempts,
+    ExternalLinkFilter,
+    LoginError,
+    Logins,
+    RequestGuard,
+    login_line,
+)
+from mergepoint.apps.chainlit.web_server import (
+    AppFolderError,
+    app_folder,
+    is_loopback,
+    login_secret,
+)
 from mergepoint.core.errors import install_command
 
 HOSTS = {"localhost", "127.0.0.1", "::1"}
@@ -142,15 +151,15 @@ def test_failed_attempts_are_forgotten() -> None:
     now = [0.0]
     attempts = Attempts(2, clock=lambda: now[0])
     assert attempts.wait("ada") == 0
-    attempts.failed("ada")
+    attempts.add_failure("ada")
     now[0] = 100.0
-    attempts.failed("ada")
+    attempts.add_failure("ada")
     assert attempts.wait("ada") == 200.0
     assert attempts.wait("grace") == 0
     now[0] = 300.0
     assert attempts.wait("ada") == 0
     for number in range(20_000):
-        attempts.failed(str(number))
+        attempts.add_failure(str(number))
     assert len(attempts._failures) == 10_000
 
 
@@ -161,9 +170,9 @@ def test_logins_hold_no_password(tmp_path: Path) -> None:
     path.write_text(f"# who may\n\n{line}\n")
     logins = Logins.read(path)
     assert "lövelace" not in line
-    assert logins.fits("ada", "lövelace")
-    assert not logins.fits("ada", "lovelace")
-    assert not logins.fits("bob", "")
+    assert logins.matches("ada", "lövelace")
+    assert not logins.matches("ada", "lovelace")
+    assert not logins.matches("bob", "")
     assert login_line("ada", "x") != login_line("ada", "x")
 
 
@@ -192,23 +201,23 @@ def test_names_that_a_file_cannot_hold_are_refused(name: str, password: str) -> 
 
 def test_the_secret_is_made_once_for_its_owner(tmp_path: Path) -> None:
     """It is the same at every start, nobody else may read it, and another is refused."""
-    found = secret_at(tmp_path)
-    assert secret_at(tmp_path) == found
+    found = login_secret(tmp_path)
+    assert login_secret(tmp_path) == found
     path = tmp_path / "secret"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.chmod(0o644)
-    with pytest.raises(RootError, match="other users can read"):
-        secret_at(tmp_path)
+    with pytest.raises(AppFolderError, match="other users can read"):
+        login_secret(tmp_path)
     path.chmod(0o600)
     path.write_text("")
-    with pytest.raises(RootError, match="delete it"):
-        secret_at(tmp_path)
+    with pytest.raises(AppFolderError, match="delete it"):
+        login_secret(tmp_path)
 
 
 def test_the_page_works_beside_its_sessions() -> None:
     """The folder of the page is in that of the sessions, and for a database in the user's own."""
-    assert root_of("sessions") == Path("sessions/.ui")
-    assert root_of("sqlite:///x.db").parts[-2:] == ("mergepoint", "ui")
+    assert app_folder("sessions") == Path("sessions/.ui")
+    assert app_folder("sqlite:///x.db").parts[-2:] == ("mergepoint", "ui")
 
 
 @pytest.mark.parametrize(
@@ -259,7 +268,7 @@ def test_a_password_is_read_from_a_pipe() -> None:
     """Without a terminal the line is the password, and without a line it is refused."""
     done = command("ui", "--new-login", "ada", given="a lantern\n")
     assert done.code == 0
-    assert Logins({"ada": done.out.strip().partition(":")[2]}).fits("ada", "a lantern")
+    assert Logins({"ada": done.out.strip().partition(":")[2]}).matches("ada", "a lantern")
     refused = command("ui", "--new-login", "ada", given="")
     assert (refused.code, refused.out) == (2, "")
     assert "pass the password through a pipe" in refused.err

@@ -50,7 +50,7 @@ def runs(tab: Tab) -> bool:
     return any("begun" in one["output"] for one in tab.steps.values() if "Execute" in one["name"])
 
 
-def facts(tab: Tab) -> list[tuple[Any, ...]]:
+def data(tab: Tab) -> list[tuple[Any, ...]]:
     """Return what a tab shows, less what differs by the moment at which it looks."""
     return sorted(
         (one["id"], one["type"], one["name"], one.get("parentId") or "", one["output"])
@@ -72,7 +72,7 @@ def test_a_question_is_answered_at_once(server: Server) -> None:
             assert len(tab.tokens) > 2
             again = Tab(server.address, tab.thread)
             async with again:
-                assert facts(again) == facts(tab)
+                assert data(again) == data(tab)
         memory = open_session(tab.thread, sessions=server.place)
         assert [one.content for one in memory.get_messages()] == ["Hi slowly", GREETING]
 
@@ -95,10 +95,10 @@ def test_a_plan_is_approved_and_carried_out(server: Server) -> None:
             execute, run = tab.named("Execute (attempt 1)"), tab.named("on_message")
             assert "1. Read the sales." in plan["output"]
             assert plan["parentId"] == code["parentId"] == execute["parentId"] == run["id"]
-            approved_, ran = f"{CODE} ✓ **Approved**", execute["id"]
+            approved_, run_data = f"{CODE} ✓ **Approved**", execute["id"]
             order = [one["output"] or one["id"] for one in tab.shown()]
             ids = [one["id"] for one in tab.shown()]
-            assert order.index(approved_) < ids.index(ran) < order.index(ANSWER)
+            assert order.index(approved_) < ids.index(run_data) < order.index(ANSWER)
             assert "Exit code 0" in execute["output"]
             assert tab.texts() == [f"{PLAN} ✓ **Approved**", f"{CODE} ✓ **Approved**", ANSWER]
             assert tab.texts("assistant_message") == [ANSWER]
@@ -108,11 +108,11 @@ def test_a_plan_is_approved_and_carried_out(server: Server) -> None:
             assert "| agent/respond |" in cost["output"]
             assert tab.actions == {}
             async with Tab(server.address, tab.thread) as again:
-                assert facts(again) == facts(tab)
+                assert data(again) == data(tab)
                 assert again.actions == {}
                 await again.click_action(old)
                 await again.until(lambda: any("decided already" in one for one in again.toasts))
-                assert facts(again) == facts(tab)
+                assert data(again) == data(tab)
 
     asyncly(work)
 
@@ -161,7 +161,7 @@ def test_words_at_a_plan_change_it(server: Server) -> None:
             around = tab.steps[str(tab.named("Plan (attempt 2)")["parentId"])]
             assert (around["name"], around["parentId"]) == ("on_message", said)
             async with Tab(server.address, tab.thread) as again:
-                assert facts(again) == facts(tab)
+                assert data(again) == data(tab)
                 assert again.steps[said]["output"] == "only the north"
                 assert again.texts("user_message") == ["Please sum it", "only the north"]
                 assert len(again.actions) == 4
@@ -187,7 +187,7 @@ def test_a_cancelled_turn_is_over(server: Server) -> None:
             await tab.say("Hi there")
             await tab.until_said(GREETING)
             async with Tab(server.address, tab.thread) as again:
-                assert facts(again) == facts(tab)
+                assert data(again) == data(tab)
 
     asyncly(work)
 
@@ -202,12 +202,12 @@ def test_a_click_on_an_old_button_does_nothing_and_says_so(server: Server) -> No
             old = next(one for one in tab.actions.values() if one["label"] == "Approve")
             await tab.click("Approve")
             await tab.until_asked(CODE)
-            before = facts(tab)
+            before = data(tab)
             await tab.click_action(old)
             await tab.until(lambda: any("decided already" in one for one in tab.toasts))
             made_up = {**old, "payload": {"turn": 1, "key": "../../x"}}
             assert (await tab.click_action(made_up)).status_code == 200
-            assert facts(tab) == before
+            assert data(tab) == before
 
     asyncly(work)
 
@@ -228,7 +228,7 @@ def test_two_tabs_show_the_same(server: Server) -> None:
                 await two.click("Approve")
                 await one.until_said(ANSWER)
                 await two.until_said(ANSWER)
-                assert facts(one) == facts(two)
+                assert data(one) == data(two)
                 assert one.actions == two.actions == {}
 
     asyncly(work)
@@ -247,7 +247,7 @@ def test_a_tab_that_was_away_catches_up(server: Server) -> None:
                 await two.until_asked(CODE)
                 await one.open()
                 await one.until_asked(CODE)
-                assert facts(one) == facts(two)
+                assert data(one) == data(two)
                 await one.click("Approve")
                 await two.until_said(ANSWER)
 
@@ -287,7 +287,7 @@ def test_a_stop_stops_the_sandbox_too(server: Server) -> None:
             assert "Task manually stopped." not in tab.texts()
             async with Tab(server.address, tab.thread) as again:
                 assert again.texts().count("Cancelled.") == 1
-                assert facts(again) == facts(tab)
+                assert data(again) == data(tab)
                 execute = again.named("Execute (attempt 1)")
                 assert re.fullmatch(r"Execute \(attempt 1\) · stopped · .*s", execute["name"])
                 assert "```text\nbegun\n```\n\nStopped by you after" in execute["output"]
@@ -351,11 +351,11 @@ def test_a_killed_server_goes_on_where_it_asked(starting: Starting) -> None:
         async with Tab(server.address) as tab:
             await tab.say("Please sum it")
             await tab.until_asked(PLAN)
-            before = facts(tab)
+            before = data(tab)
             server.kill()
         server.start()
         async with Tab(server.address, tab.thread) as again:
-            assert facts(again) == before
+            assert data(again) == before
             await again.click("Approve")
             await again.until_asked(CODE)
             server.kill()
@@ -430,7 +430,7 @@ def test_a_text_that_was_edited_is_the_decision(server: Server) -> None:
             assert "south 12" in tab.named("Execute (attempt 1)")["output"]
             assert "decided already" in await tab.save(program, "print(1)")
             async with Tab(server.address, tab.thread) as again:
-                assert facts(again) == facts(tab)
+                assert data(again) == data(tab)
         memory = open_session(tab.thread, sessions=server.place)
         edits = [one for one in memory.get_working_steps() if one.decision == "edit"]
         assert [one.decides for one in edits] == ["plan", "codegen"]
@@ -461,7 +461,7 @@ def test_gates_of_another_tree_are_shown_whole(starting: Starting) -> None:
                 GREETING,
             ]
             async with Tab(server.address, tab.thread) as again:
-                assert facts(again) == facts(tab)
+                assert data(again) == data(tab)
                 assert again.texts("user_message") == ["Hi there", "shorter"]
                 assert again.steps[said]["output"] == "shorter"
 
@@ -474,7 +474,7 @@ def test_threads_are_marked_as_they_stand(server: Server) -> None:
     async def work() -> None:
         async with Tab(server.address) as other, Tab(server.address) as tab:
 
-            def told(mark: str) -> bool:
+            def report_errors(mark: str) -> bool:
                 posted = [one for one in other.posts if one.get("thread") == tab.thread]
                 return bool(posted) and posted[-1]["mark"] == mark
 
@@ -483,19 +483,19 @@ def test_threads_are_marked_as_they_stand(server: Server) -> None:
                 return str(found[tab.thread].get("mark"))
 
             await tab.say("Run forever")
-            await other.until(lambda: told("waiting"))
+            await other.until(lambda: report_errors("waiting"))
             assert await listed() == "waiting"
             await tab.click("Approve")
             await tab.until_asked(CODE)
             await tab.click("Approve")
             await tab.until(lambda: runs(tab))
-            await other.until(lambda: told("running"))
+            await other.until(lambda: report_errors("running"))
             assert await listed() == "running"
             await tab.stop()
-            await other.until(lambda: told(""))
+            await other.until(lambda: report_errors(""))
             assert await listed() == "None"
             await tab.say("Let it break for the marks")
-            await other.until(lambda: told("failed"))
+            await other.until(lambda: report_errors("failed"))
             assert await listed() == "failed"
 
     asyncly(work)
@@ -615,7 +615,7 @@ def test_strangers_are_not_let_in(server: Server) -> None:
 
 def test_names_and_passwords_where_they_are_asked_for(starting: Starting, tmp_path: Path) -> None:
     """With a file of logins each sees their own threads, and a wrong password is none."""
-    from mergepoint.apps.chainlit.logins import login_line
+    from mergepoint.apps.chainlit.security import login_line
 
     logins = tmp_path / "logins.txt"
     logins.write_text("\n".join([login_line("ada", "lovelace"), login_line("bob", "builder")]))

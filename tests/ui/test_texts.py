@@ -8,7 +8,12 @@ import pytest
 
 pytest.importorskip("chainlit")
 
-from mergepoint.apps.chainlit.texts import code_change, partial_text, plan_text, worded
+from mergepoint.apps.chainlit.markdown import (
+    code_change,
+    escape_directives,
+    partial_text,
+    plan_text,
+)
 from mergepoint.session.entries import StepType
 
 pytestmark = pytest.mark.chainlit
@@ -42,7 +47,7 @@ def test_a_plan_is_never_raw_json_while_it_streams(before: str) -> None:
 )
 def test_words_after_colons_are_no_directives(text: str, shown: str) -> None:
     """Chainlit shows nothing for a directive that it does not know; code stays as it is."""
-    assert worded(text) == shown
+    assert escape_directives(text) == shown
 
 
 def test_a_change_is_a_diff() -> None:

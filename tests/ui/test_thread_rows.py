@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mergepoint.apps.chainlit.shown_step import moment_of, shown_id
-from mergepoint.apps.chainlit.thread_rows import ThreadRows, gone_row, step_row, whole_row
+from mergepoint.apps.chainlit.shown_step import parse_timestamp, shown_id
+from mergepoint.apps.chainlit.threads import ThreadRows, deleted_row, step_row, whole_row
 
 OWN = "22222222-2222-4222-8222-222222222222"
 WORDS = st.sampled_from(["", "a", "b", "c"])
@@ -44,7 +44,7 @@ def test_a_deleted_step_stays_gone(order: list[int]) -> None:
     rows = [
         step_row(step(output="a"), fills=True),
         step_row(step(output="b"), fills=False),
-        gone_row("step", OWN),
+        deleted_row("step", OWN),
         step_row(step(output="c"), fills=True),
     ]
     assert kept(*[rows[at] for at in order]).steps == {}
@@ -76,4 +76,8 @@ def test_what_a_session_refused_is_kept_whole() -> None:
 
 def test_times_that_are_none_come_first() -> None:
     """Something without a time is in the order too."""
-    assert moment_of(None) < moment_of("2026-01-31T09:30:00Z") < moment_of("2026-01-31T09:30:01")
+    assert (
+        parse_timestamp(None)
+        < parse_timestamp("2026-01-31T09:30:00Z")
+        < parse_timestamp("2026-01-31T09:30:01")
+    )

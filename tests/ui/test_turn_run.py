@@ -8,7 +8,7 @@ import pytest
 from langchain_core.messages import AIMessage
 from langchain_core.messages.ai import UsageMetadata
 
-from mergepoint.apps.chainlit.turn_run import TurnRun
+from mergepoint.apps.chainlit.turn_data import TurnRun
 from mergepoint.journal.records import CallKey, CallRecord
 
 
@@ -24,11 +24,11 @@ def call(
 
 def test_a_run_in_a_line() -> None:
     """Calls at the same time count once as time, and a wait between them not at all."""
-    ran = TurnRun.of(
+    run_data = TurnRun.of(
         [call("t/a", at=0, takes=2), call("t/b", at=1, takes=2), call("t/c", at=60, takes=1)]
     )
-    assert ran.line == "3 calls · 36 tokens · $0.7500 · 4.00s"
-    assert ran.table.splitlines()[2:4] == [
+    assert run_data.line == "3 calls · 36 tokens · $0.7500 · 4.00s"
+    assert run_data.table.splitlines()[2:4] == [
         "| t/a | m | 10 | 2 | $0.2500 | 2.00s |",
         "| t/b | m | 10 | 2 | $0.2500 | 2.00s |",
     ]
@@ -45,8 +45,8 @@ def test_a_run_in_a_line() -> None:
 )
 def test_a_cost_that_is_not_known_is_not_nothing(costs: list[float | None], said: str) -> None:
     """Where a price is missing it says so, and free is free."""
-    ran = TurnRun.of(call("t/a", at=0, takes=1, cost=cost) for cost in costs)
-    assert ran.line.split(" · ")[2] == said
+    run_data = TurnRun.of(call("t/a", at=0, takes=1, cost=cost) for cost in costs)
+    assert run_data.line.split(" · ")[2] == said
 
 
 def test_what_ran_is_known_by_its_path() -> None:
@@ -54,7 +54,7 @@ def test_what_ran_is_known_by_its_path() -> None:
     stopped = call("t/x", at=0, takes=3, kind="call", value={"stopped": "wall"}, message=None)
     failed = call("t/a|b", at=3, takes=1, error={"type": "E"}, message=None)
     replayed = call("t/c", at=9, takes=9, source="replayed")
-    ran = TurnRun.of([stopped, failed, replayed])
-    assert (ran.executions["t/x"].stopped, ran.executions["t/x"].seconds) == ("wall", 3)
-    assert ran.line == "1 call · 0 tokens · $0.2500 · 4.00s"
-    assert "| t/a/b (failed) |" in ran.table
+    run_data = TurnRun.of([stopped, failed, replayed])
+    assert (run_data.executions["t/x"].stopped, run_data.executions["t/x"].seconds) == ("wall", 3)
+    assert run_data.line == "1 call · 0 tokens · $0.2500 · 4.00s"
+    assert "| t/a/b (failed) |" in run_data.table

@@ -11,7 +11,7 @@ import chainlit as cl
 from chainlit.context import init_ws_context
 from chainlit.session import WebsocketSession
 
-from mergepoint.apps.chainlit.shown_step import Button, ShownStep, stamp
+from mergepoint.apps.chainlit.shown_step import Button, ShownStep, timestamp
 
 
 class TabView:
@@ -21,34 +21,34 @@ class TabView:
         self.session = session
         self._sent: dict[str, ShownStep] = {}
         self._parts: dict[str, cl.Message | cl.Step] = {}
-        self._one = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     @property
     def owner(self) -> str:
         """Return the identifier of the tab's user."""
         return str(getattr(self.session.user, "identifier", ""))
 
-    def knows(self, scene: Iterable[ShownStep]) -> None:
+    def mark_sent(self, steps: Iterable[ShownStep]) -> None:
         """Record that the tab has these steps, from a thread that it loaded."""
-        self._sent.update((one.id, one) for one in scene if not one.live)
+        self._sent.update((one.id, one) for one in steps if not one.live)
 
-    async def show(self, scene: Sequence[ShownStep], *, turn: int) -> None:
+    async def show(self, steps: Sequence[ShownStep], *, turn: int) -> None:
         """Show the current state of a turn."""
-        await self._here(self._show(scene, turn))
+        await self._in_context(self._show(steps, turn))
 
-    async def show_buttons(self, scene: Iterable[ShownStep]) -> None:
+    async def show_buttons(self, steps: Iterable[ShownStep]) -> None:
         """Send the buttons of the tab's steps: a loaded thread comes without them.
 
         They are removed first, because a page that reconnects to another server still has them.
         """
-        for one in scene:
+        for one in steps:
             for button in one.buttons:
-                await self._here(_action(button, one.id).remove())
-                await self._here(_action(button, one.id).send(for_id=one.id))
+                await self._in_context(_action(button, one.id).remove())
+                await self._in_context(_action(button, one.id).send(for_id=one.id))
 
     async def busy(self, *, working: bool) -> None:
         """Show or hide the stop button."""
-        await self._here(self._busy(working=working))
+        await self._in_context(self._busy(working=working))
 
     async def _busy(self, *, working: bool) -> None:
         emitter = cl.context.emitter
@@ -56,29 +56,29 @@ class TabView:
 
     async def post(self, message: Mapping[str, Any]) -> None:
         """Post a message to the page's own script."""
-        await self._here(self._post(dict(message)))
+        await self._in_context(self._post(dict(message)))
 
     async def _post(self, message: dict[str, Any]) -> None:
         await cl.context.emitter.send_window_message(message)
 
     async def toast(self, text: str) -> None:
         """Show a message that isn't stored."""
-        await self._here(self._toast(text))
+        await self._in_context(self._toast(text))
 
     async def _toast(self, text: str) -> None:
         await cl.context.emitter.send_toast(text, "info")
 
-    async def _here(self, work: Coroutine[Any, Any, Any]) -> None:
+    async def _in_context(self, work: Coroutine[Any, Any, Any]) -> None:
         """Run a coroutine in this tab's Chainlit context, in order."""
         # Chainlit finds the tab through a context variable: a fresh context keeps tabs apart.
         own = Context()
         own.run(init_ws_context, self.session)
-        async with self._one:
+        async with self._lock:
             await asyncio.create_task(work, context=own)
 
-    async def _show(self, scene: Sequence[ShownStep], turn: int) -> None:
-        there = {one.id for one in scene}
-        for one in scene:
+    async def _show(self, steps: Sequence[ShownStep], turn: int) -> None:
+        ids = {one.id for one in steps}
+        for one in steps:
             old = self._sent.get(one.id)
             if old == one:
                 continue
@@ -87,8 +87,8 @@ class TabView:
             await _change_buttons(old, one)
         # Steps can disappear, such as a partial answer whose call failed and is retried.
         for one in [*self._sent.values()]:
-            if one.turn == turn and one.id not in there:
-                await self._take_away(one)
+            if one.turn == turn and one.id not in ids:
+                await self._remove(one)
 
     async def _message(self, one: ShownStep) -> None:
         part = self._parts.get(one.id)
@@ -101,9 +101,9 @@ class TabView:
                 type=kind,
                 parent_id=one.parent,
                 metadata=one.metadata,
-                created_at=stamp(one.created_at),
+                created_at=timestamp(one.created_at),
             )
-        part.is_error = one.wrong
+        part.is_error = one.is_error
         if one.live:
             await _stream(part, part.content, one.text)
             return
@@ -119,12 +119,12 @@ class TabView:
             return
         part.name = one.name
         part.output = one.text
-        part.is_error = one.wrong
+        part.is_error = one.is_error
         part.default_open, part.auto_collapse = one.open, not one.open
-        part.end = stamp(one.ended_at) if one.ended_at else None
+        part.end = timestamp(one.ended_at) if one.ended_at else None
         await (part.update() if part.persisted else part.send())
 
-    async def _take_away(self, one: ShownStep) -> None:
+    async def _remove(self, one: ShownStep) -> None:
         await _change_buttons(one, None)
         part: Any = self._parts.pop(one.id, None)
         self._sent.pop(one.id)
@@ -145,7 +145,7 @@ def _new_step(one: ShownStep) -> cl.Step:
         metadata=one.metadata,
         show_input=False,
     )
-    part.created_at = part.start = stamp(one.created_at)
+    part.created_at = part.start = timestamp(one.created_at)
     return part
 
 

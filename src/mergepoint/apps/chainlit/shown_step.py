@@ -64,7 +64,7 @@ class ShownStep:
     text: str
     created_at: datetime
     ended_at: datetime | None = None
-    wrong: bool = False
+    is_error: bool = False
     open: bool = False
     live: bool = False
     buttons: tuple[Button, ...] = ()
@@ -82,7 +82,7 @@ class ShownStep:
 
     def to_step(self, thread: str) -> dict[str, Any]:
         """Return it as Chainlit's StepDict."""
-        begun = stamp(self.created_at)
+        begun = timestamp(self.created_at)
         return {
             "id": self.id,
             "threadId": thread,
@@ -93,8 +93,8 @@ class ShownStep:
             "output": self.text,
             "createdAt": begun,
             "start": begun,
-            "end": stamp(self.ended_at) if self.ended_at else None,
-            "isError": self.wrong,
+            "end": timestamp(self.ended_at) if self.ended_at else None,
+            "isError": self.is_error,
             "streaming": False,
             "waitForAnswer": False,
             "showInput": False,
@@ -114,7 +114,7 @@ def shown_id(entry: str) -> str:
     return entry if str(given) == entry else str(uuid.uuid5(_SPACE, entry))
 
 
-def worked_out(step: str) -> bool:
+def is_derived(step: str) -> bool:
     """Return whether an id belongs to a step that is derived from the session."""
     try:
         return uuid.UUID(step).version == 5
@@ -122,12 +122,12 @@ def worked_out(step: str) -> bool:
         return False
 
 
-def stamp(moment: datetime) -> str:
+def timestamp(moment: datetime) -> str:
     """Return a time as Chainlit writes it: in UTC, with a Z."""
     return f"{moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
 
 
-def moment_of(text: object) -> datetime:
+def parse_timestamp(text: object) -> datetime:
     """Return the time of a stamp; invalid ones count as the earliest."""
     try:
         found = datetime.fromisoformat(str(text))

@@ -4,37 +4,107 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 from chainlit.session import WebsocketSession
 
-from mergepoint.agent.turns import cancel, decide, go_on, pending, say
+from mergepoint.agent.turns import Listeners, cancel, decide, go_on, pending, say
+from mergepoint.apps.chainlit.actions import (
+    APPROVE,
+    CANCEL,
+    EDIT,
+    GO_ON,
+    REPLAN,
+    SAVE,
+    decision_for,
+    editor_of,
+)
 from mergepoint.apps.chainlit.browser_tab import TabView
-from mergepoint.apps.chainlit.buttons import APPROVE, CANCEL, EDIT, GO_ON, REPLAN, SAVE
-from mergepoint.apps.chainlit.gate_editing import edited, editor_of
-from mergepoint.apps.chainlit.live_turn import LiveTurn
-from mergepoint.apps.chainlit.thread_rows import words_row
-from mergepoint.apps.chainlit.thread_status import Known, ThreadStatus
-from mergepoint.apps.chainlit.threads import Threads, known_of
-from mergepoint.apps.chainlit.work_steps import BY_USER
+from mergepoint.apps.chainlit.thread_view import BY_USER
+from mergepoint.apps.chainlit.threads import Threads, ids_of, reply_row
+from mergepoint.apps.chainlit.turn_data import ChainlitIds, Partial, ThreadStatus
 from mergepoint.core.errors import MergepointError
+from mergepoint.engine.callbacks import Event
+from mergepoint.journal.records import CallRecord
 from mergepoint.session.entries import StepType, execution_content
 from mergepoint.session.session_memory import SessionMemory
 from mergepoint.session.turn_runner import TurnRunner
 
+_LEAF_EVENTS = ("step", "call")
+
+
+class LiveTurn:
+    """Collects the events of a run, from any thread, as the state of the turn."""
+
+    def __init__(self, memory: SessionMemory) -> None:
+        self.listeners = Listeners(event=self._receive_event, output=self._receive_output)
+        self.changed = asyncio.Event()
+        self._memory = memory
+        self._partial: dict[str, Partial] = {}
+        self._stopped: list[Partial] = []
+        self._records: Sequence[CallRecord] | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def status(self) -> ThreadStatus:
+        """Return the current state of the turn."""
+        partial = tuple(self._partial.values())
+        return ThreadStatus(records=self._read_records(), partial=partial, live=True)
+
+    def interrupted(self) -> Sequence[Partial]:
+        """Return the stopped calls with their partial output."""
+        return (*self._stopped, *self._partial.values())
+
+    def _read_records(self) -> Sequence[CallRecord]:
+        if self._records is None:
+            asked, runs = self._memory.past.asked(self._memory.turn), self._memory.runs()
+            exists = asked is not None and asked.run and runs.has(asked.run)
+            self._records = runs.read(asked.run)[1] if asked is not None and exists else ()
+        return self._records
+
+    def _receive_event(self, event: Event) -> None:
+        # Runs call back from worker threads; the state belongs to the loop.
+        self._loop.call_soon_threadsafe(self._apply, event)
+
+    def _receive_output(self, path: str, piece: str) -> None:
+        self._append(path, piece)
+
+    def _apply(self, event: Event) -> None:
+        """Collect partial text, which counts until the call has a record."""
+        if event.of in _LEAF_EVENTS and event.kind == "token":
+            self._append(event.path, event.text)
+            return
+        # Any other event may have added records: read them again on the next look.
+        self._records = None
+        if event.of in _LEAF_EVENTS and event.kind == "start":
+            answered = Counter(one.path for one in self._read_records() if one.answered)
+            # The number tells a retry from the attempt before it, which has a record already.
+            begun = Partial(event.path, answered[event.path] + 1, datetime.now(UTC))
+            self._partial[event.path] = begun
+        elif event.kind in ("error", "stopped", "left_out"):
+            ended = self._partial.pop(event.path, None)
+            if ended is not None and event.kind == "stopped":
+                self._stopped.append(ended)
+        self.changed.set()
+
+    def _append(self, path: str, text: str) -> None:
+        if (found := self._partial.get(path)) is not None:
+            self._partial[path] = replace(found, text=found.text + text)
+            self.changed.set()
+
+
 LOG = logging.getLogger("mergepoint.chainlit")
-OLD = "That was decided already. Nothing was done."
+OUTDATED = "That was decided already. Nothing was done."
 RUNNING = "An answer is being worked on. Wait for it, or stop it."
 UNFINISHED = "The last message has no answer yet. Go on with it or cancel it, with its buttons."
 CHANGE = "Write in a message what should be different."
 # Seconds between two updates of the tabs while a turn runs.
-_PAUSE = 0.04
+_UPDATE_SECONDS = 0.04
 
 Act = Callable[..., Awaitable[object]]
 
@@ -46,10 +116,10 @@ class Refused(MergepointError):
 class _Running:
     """A turn that is running in a thread."""
 
-    def __init__(self, live: LiveTurn, memory: SessionMemory, known: Known) -> None:
+    def __init__(self, live: LiveTurn, memory: SessionMemory, ids: ChainlitIds) -> None:
         self.live = live
         self.memory = memory
-        self.known = known
+        self.ids = ids
         self.task: asyncio.Task[None] | None = None
 
 
@@ -60,20 +130,20 @@ class TurnController:
         self.threads = threads
         self._turns = turns
         self._running: dict[str, _Running] = {}
-        self._screens: dict[str, TabView] = {}
-        self._later: set[asyncio.Task[None]] = set()
-        self._opening: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._tabs: dict[str, TabView] = {}
+        self._background: set[asyncio.Task[None]] = set()
         # One lock per thread: two quick messages must not both start a turn.
-        threads.running = self._standing
+        self._start_locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        threads.running = self._status
 
-    def screen(self, session: WebsocketSession) -> TabView:
+    def tab(self, session: WebsocketSession) -> TabView:
         """Return a tab's view, and subscribe the tab to its thread."""
-        found = self._screens.get(session.id)
+        found = self._tabs.get(session.id)
         if found is None or found.session is not session:
-            found = self._screens[session.id] = TabView(session)
+            found = self._tabs[session.id] = TabView(session)
         return found
 
-    async def said(self, session: WebsocketSession, message: str, text: str, run: str) -> None:
+    async def receive(self, session: WebsocketSession, message: str, text: str, run: str) -> None:
         """Accept a message: the next turn's, or feedback at an open gate.
 
         It returns when the turn ends or waits for a decision.
@@ -90,95 +160,98 @@ class TurnController:
         thread = session.thread_id
         # A page that reconnects later must get the same thread again.
         session.thread_id_to_resume = thread
-        self.screen(session)
-        async with self._opening[thread]:
-            task = await self._taken(thread, message, text, run)
+        self.tab(session)
+        async with self._start_locks[thread]:
+            task = await self._accept(thread, message, text, run)
         # A closed tab cancels this coroutine, but not the turn.
         await asyncio.shield(task)
 
-    async def _taken(self, thread: str, message: str, text: str, run: str) -> asyncio.Task[None]:
+    async def _accept(self, thread: str, message: str, text: str, run: str) -> asyncio.Task[None]:
         if thread in self._running:
             raise Refused(RUNNING)
         memory = self.threads.memory(thread, create=True)
-        known = known_of(self.threads.kept(thread))
-        unfinished, open_ = memory.unfinished, pending(self._turns, memory)
+        ids = ids_of(self.threads.rows(thread))
+        unfinished, question = memory.unfinished, pending(self._turns, memory)
         if unfinished is None:
-            known = Known(runs={**known.runs, message: run}, words=known.words)
+            ids = replace(ids, turn_steps={**ids.turn_steps, message: run})
             act = partial(say, self._turns, memory, text, message_id=message)
-        elif open_ is not None:
-            entry = f"{unfinished.run}/{open_.path}/step-1"
-            decide(self._turns, memory, {"decision": "reject", "feedback": text}, to=open_.key)
-            await self.threads.keep(thread, [words_row(message, entry)])
-            runs = {**known.runs, message: run}
-            known = Known(runs=runs, words={**known.words, entry: message})
+        elif question is not None:
+            entry = f"{unfinished.run}/{question.path}/step-1"
+            decide(self._turns, memory, {"decision": "reject", "feedback": text}, to=question.key)
+            await self.threads.append(thread, [reply_row(message, entry)])
+            ids = ChainlitIds(
+                turn_steps={**ids.turn_steps, message: run}, replies={**ids.replies, entry: message}
+            )
             act = partial(go_on, self._turns, memory)
         else:
             raise Refused(UNFINISHED)
-        return self._begin(thread, memory, known, act)
+        return self._begin(thread, memory, ids, act)
 
-    async def clicked(
-        self, session: WebsocketSession, name: str, said: Mapping[str, Any]
+    async def click(
+        self, session: WebsocketSession, name: str, payload: Mapping[str, Any]
     ) -> asyncio.Task[None] | None:
         """Perform a button's action and return the turn that it starts; ignore outdated buttons."""
-        thread, screen = session.thread_id, self.screen(session)
-        async with self._opening[thread]:
+        thread, tab = session.thread_id, self.tab(session)
+        async with self._start_locks[thread]:
             if thread in self._running:
-                await screen.toast(RUNNING)
+                await tab.toast(RUNNING)
                 return None
             memory = self.threads.memory(thread)
-            act = self._meant(memory, name, said)
+            act = self._action_for(memory, name, payload)
             if act is None:
-                await screen.toast(OLD)
+                await tab.toast(OUTDATED)
             elif act == REPLAN:
-                await screen.toast(CHANGE)
+                await tab.toast(CHANGE)
             elif act == EDIT:
-                await self._edit(memory, screen, said)
+                await self._open_editor(memory, tab, payload)
             elif act == CANCEL:
                 cancel(memory, "by the user")
             elif callable(act):
-                return self._begin(thread, memory, known_of(self.threads.kept(thread)), act)
-        await self._tell(thread)
-        await self._mark(thread)
+                return self._begin(thread, memory, ids_of(self.threads.rows(thread)), act)
+        await self._update_tabs(thread)
+        await self._send_mark(thread)
         return None
 
-    async def _edit(self, memory: SessionMemory, screen: TabView, said: Mapping[str, Any]) -> None:
+    async def _open_editor(
+        self, memory: SessionMemory, tab: TabView, payload: Mapping[str, Any]
+    ) -> None:
         """Open an editor in a tab with the subject of the question."""
-        open_ = pending(self._turns, memory)
-        if open_ is not None:
-            await screen.post(
+        question = pending(self._turns, memory)
+        if question is not None:
+            await tab.post(
                 {
                     "mergepoint": "edit",
-                    **asdict(editor_of(open_)),
-                    "action": {"name": SAVE, "payload": dict(said)},
-                    "sessionId": screen.session.id,
+                    **asdict(editor_of(question)),
+                    "action": {"name": SAVE, "payload": dict(payload)},
+                    "sessionId": tab.session.id,
                 }
             )
 
-    async def saved(
-        self, session: WebsocketSession, said: Mapping[str, Any]
+    async def save_edit(
+        self, session: WebsocketSession, payload: Mapping[str, Any]
     ) -> asyncio.Task[None] | str:
         """Apply an edited text as the decision, and return the turn that continues with it.
 
         If the text is invalid, return the problem for the editor; the question then stays open.
         """
         thread = session.thread_id
-        self.screen(session)
-        async with self._opening[thread]:
+        self.tab(session)
+        async with self._start_locks[thread]:
             if thread in self._running:
                 return RUNNING
             memory = self.threads.memory(thread)
-            if self._meant(memory, EDIT, said) is None:
-                return OLD
-            open_ = pending(self._turns, memory)
-            if open_ is None:
-                return OLD
+            if self._action_for(memory, EDIT, payload) is None:
+                return OUTDATED
+            question = pending(self._turns, memory)
+            if question is None:
+                return OUTDATED
             try:
-                decision = edited(open_, str(said.get("text", "")))
-                decide(self._turns, memory, decision, to=open_.key)
+                decision = decision_for(question, str(payload.get("text", "")))
+                decide(self._turns, memory, decision, to=question.key)
             except MergepointError as error:
                 return str(error)
             act = partial(go_on, self._turns, memory)
-            return self._begin(thread, memory, known_of(self.threads.kept(thread)), act)
+            return self._begin(thread, memory, ids_of(self.threads.rows(thread)), act)
 
     async def stop(self, thread: str) -> None:
         """Stop a thread's turn and everything that runs for it."""
@@ -186,55 +259,57 @@ class TurnController:
         if running is not None and running.task is not None and not running.task.cancelling():
             running.task.cancel()
 
-    async def loaded(self, session: WebsocketSession) -> None:
+    async def load(self, session: WebsocketSession) -> None:
         """Send the buttons to a tab that loads a thread; stored messages aren't sent again."""
-        thread, screen = session.thread_id, self.screen(session)
+        thread, tab = session.thread_id, self.tab(session)
         try:
-            scene = self.threads.scene(thread)
+            steps = self.threads.steps(thread)
         # The loaded thread shows the error itself.
         except MergepointError:
             return
-        screen.knows(scene)
-        await screen.show_buttons(scene)
+        tab.mark_sent(steps)
+        await tab.show_buttons(steps)
         if thread in self._running:
-            self._afterwards(self._join(thread, screen))
+            self._start_in_background(self._join(thread, tab))
 
-    async def _join(self, thread: str, screen: TabView) -> None:
+    async def _join(self, thread: str, tab: TabView) -> None:
         """Subscribe a tab to the running turn once Chainlit has assigned the thread to it."""
         # Chainlit sends the stored steps after this callback returns; updates sent earlier would be
         # overwritten.
-        await asyncio.sleep(5 * _PAUSE)
+        await asyncio.sleep(5 * _UPDATE_SECONDS)
         if thread in self._running:
-            await screen.busy(working=True)
-        await self._tell(thread)
+            await tab.busy(working=True)
+        await self._update_tabs(thread)
 
-    def _meant(self, memory: SessionMemory, name: str, said: Mapping[str, Any]) -> Act | str | None:
+    def _action_for(
+        self, memory: SessionMemory, name: str, payload: Mapping[str, Any]
+    ) -> Act | str | None:
         """Return the action of a click, or None if the click is outdated."""
-        if said.get("turn") != memory.turn:
+        if payload.get("turn") != memory.turn:
             return None
-        standing = self.threads.standing(memory)
-        if standing.elsewhere:
+        status = self.threads.status(memory)
+        if status.elsewhere:
             return None
         if name == GO_ON:
             ended = memory.past.ended(memory.turn)
             failed = ended is not None and ended.error is not None and not ended.cancelled
-            free = failed or (memory.unfinished is not None and not standing.questions)
+            free = failed or (memory.unfinished is not None and not status.questions)
             return partial(go_on, self._turns, memory) if free else None
         if memory.unfinished is None:
             return None
-        open_ = pending(self._turns, memory)
-        if said.get("key") != (open_.key if open_ else None):
+        question = pending(self._turns, memory)
+        if payload.get("key") != (question.key if question else None):
             return None
-        if name == APPROVE and open_ is not None:
-            decide(self._turns, memory, "approve", to=open_.key)
+        if name == APPROVE and question is not None:
+            decide(self._turns, memory, "approve", to=question.key)
             return partial(go_on, self._turns, memory)
         return name
 
     def _begin(
-        self, thread: str, memory: SessionMemory, known: Known, act: Act
+        self, thread: str, memory: SessionMemory, ids: ChainlitIds, act: Act
     ) -> asyncio.Task[None]:
         # The task gets an empty context: Chainlit's context of one tab must not leak into the turn.
-        running = self._running[thread] = _Running(LiveTurn(memory), memory, known)
+        running = self._running[thread] = _Running(LiveTurn(memory), memory, ids)
         running.task = asyncio.create_task(self._run(thread, running, act), context=Context())
         return running.task
 
@@ -243,33 +318,33 @@ class TurnController:
 
         Errors are raised only if the session recorded nothing: it took no message.
         """
-        before = _ends(running.memory)
-        telling = asyncio.create_task(self._keep_telling(thread, running))
-        for screen in self._looking(thread):
-            await screen.busy(working=True)
-        await self._mark(thread)
+        before = _last_end(running.memory)
+        updates = asyncio.create_task(self._update_while_running(thread, running))
+        for tab in self._tabs_of(thread):
+            await tab.busy(working=True)
+        await self._send_mark(thread)
         try:
             await act(listeners=running.live.listeners)
         except asyncio.CancelledError:
             LOG.info("a turn of %s was stopped", thread)
-            self._keep_stopped(running)
+            self._store_stopped(running)
         except Exception as error:
             LOG.warning("a turn of %s ended with %s: %s", thread, type(error).__name__, error)
-            if _ends(running.memory) == before:
+            if _last_end(running.memory) == before:
                 raise
         finally:
             # Stop the periodic updates first: the last update below must not be overtaken.
-            telling.cancel()
-            await asyncio.wait({telling})
+            updates.cancel()
+            await asyncio.wait({updates})
             del self._running[thread]
-            await self._tell(thread, running.known)
-            for screen in self._looking(thread):
-                await screen.busy(working=False)
-            await self._mark(thread)
+            await self._update_tabs(thread, running.ids)
+            for tab in self._tabs_of(thread):
+                await tab.busy(working=False)
+            await self._send_mark(thread)
 
-    def _keep_stopped(self, running: _Running) -> None:
+    def _store_stopped(self, running: _Running) -> None:
         """Store the output of a stopped program: its run has no record of it."""
-        memory, artifacts = running.memory, self.threads.scenes.places.artifacts
+        memory, artifacts = running.memory, self.threads.view.places.artifacts
         asked = memory.past.asked(memory.turn)
         for one in running.live.interrupted():
             if asked is None or artifacts.type_at(one.path) is not StepType.EXECUTE:
@@ -287,51 +362,52 @@ class TurnController:
                     attempt=artifacts.attempt_at(one.path),
                 )
             except MergepointError as error:
-                LOG.warning("what %s had printed is not kept: %s", one.path, error)
+                LOG.warning("can't store the output of the stopped %s: %s", one.path, error)
 
-    async def _mark(self, thread: str) -> None:
+    async def _send_mark(self, thread: str) -> None:
         """Send the thread's status to all tabs of its owner, for their thread lists."""
         mark = self.threads.mark(thread)
-        owners = {one.owner for one in self._looking(thread)}
-        for screen in [*self._screens.values()]:
-            if screen.owner in owners:
-                await screen.post({"mergepoint": "mark", "thread": thread, "mark": mark})
+        owners = {one.owner for one in self._tabs_of(thread)}
+        for tab in [*self._tabs.values()]:
+            if tab.owner in owners:
+                await tab.post({"mergepoint": "mark", "thread": thread, "mark": mark})
 
-    async def _keep_telling(self, thread: str, running: _Running) -> None:
+    async def _update_while_running(self, thread: str, running: _Running) -> None:
         while True:
             await running.live.changed.wait()
+            # Clear before reading the state: a change during the update must cause another one.
             running.live.changed.clear()
-            await self._tell(thread, running.known)
-            await asyncio.sleep(_PAUSE)
+            await self._update_tabs(thread, running.ids)
+            await asyncio.sleep(_UPDATE_SECONDS)
 
-    async def _tell(self, thread: str, known: Known | None = None) -> None:
+    async def _update_tabs(self, thread: str, ids: ChainlitIds | None = None) -> None:
         """Send the current state of a thread's last turn to all of its tabs."""
         memory = self.threads.memory(thread)
-        known = known or known_of(self.threads.kept(thread))
-        standing = self.threads.standing(memory)
-        scene = self.threads.scenes.turn(memory, memory.turn, standing, known)
-        for screen in self._looking(thread):
-            await screen.show(scene, turn=memory.turn)
+        ids = ids or ids_of(self.threads.rows(thread))
+        status = self.threads.status(memory)
+        steps = self.threads.view.turn(memory, memory.turn, status, ids)
+        for tab in self._tabs_of(thread):
+            await tab.show(steps, turn=memory.turn)
 
-    def _looking(self, thread: str) -> list[TabView]:
+    def _tabs_of(self, thread: str) -> list[TabView]:
         """Return the views of a thread's tabs, and drop those that Chainlit has closed."""
-        for key in [*self._screens]:
-            if WebsocketSession.get_by_id(key) is not self._screens[key].session:
-                del self._screens[key]
-        return [one for one in self._screens.values() if one.session.thread_id == thread]
+        for key in [*self._tabs]:
+            if WebsocketSession.get_by_id(key) is not self._tabs[key].session:
+                del self._tabs[key]
+        return [one for one in self._tabs.values() if one.session.thread_id == thread]
 
-    def _standing(self, thread: str) -> ThreadStatus | None:
+    def _status(self, thread: str) -> ThreadStatus | None:
         running = self._running.get(thread)
-        return None if running is None else running.live.standing()
+        return None if running is None else running.live.status()
 
-    def _afterwards(self, work: Any) -> None:
+    def _start_in_background(self, work: Any) -> None:
         # The event loop keeps only weak references to tasks.
         task = asyncio.create_task(work, context=Context())
-        self._later.add(task)
-        task.add_done_callback(self._later.discard)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
 
-def _ends(memory: SessionMemory) -> tuple[int, str]:
+def _last_end(memory: SessionMemory) -> tuple[int, str]:
     """Return the last turn and the id of its end, which show whether a session changed."""
     ended = memory.past.ended(memory.turn)
     return memory.turn, ended.id if ended else ""

@@ -7,12 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from mergepoint.apps.cli import chat, check, graph, run, runs, runs_integrity, session, show, ui
-from mergepoint.apps.cli import list as list_
-from mergepoint.apps.cli.errors import EXIT_CODES, REFUSED
-from mergepoint.apps.cli.framework import GuardedGroup, SectionedCommand
-from mergepoint.apps.cli.option_binding import with_options
-from mergepoint.apps.cli.output import put
+from mergepoint.apps.cli import chat, run, runs, session, show, workflows
+from mergepoint.apps.cli.framework import GuardedGroup, SectionedCommand, with_options
+from mergepoint.apps.cli.output import EXIT_CODES, REFUSED, put
 
 _RUNNING = "Run workflows"
 _SEEING = "Inspect workflows and runs"
@@ -24,20 +21,32 @@ COMMANDS: Sequence[Entry] = (
     ("demo", run.demo, "Run an example without an API key.", run.DEMO_EXAMPLES, _RUNNING),
     ("run", run.run, "Run a tree or a recipe.", run.RUN_EXAMPLES, _RUNNING),
     ("resume", run.resume, "Resume an unfinished run.", run.RESUME_EXAMPLES, _RUNNING),
-    ("list", list_.list_workflows, "List the bundled workflows.", list_.EXAMPLES, _SEEING),
+    (
+        "list",
+        workflows.list_workflows,
+        "List the bundled workflows.",
+        workflows.LIST_EXAMPLES,
+        _SEEING,
+    ),
     ("show", show.show, "Show a run, a call, or a workflow.", show.EXAMPLES, _SEEING),
-    ("graph", graph.graph, "Draw a tree or a recipe.", graph.EXAMPLES, _SEEING),
-    ("check", check.check, "Find problems in workflows.", check.CHECK_EXAMPLES, _SEEING),
-    ("schema", check.schema, "Print the schema of recipe files.", check.SCHEMA_EXAMPLES, _SEEING),
-    ("chat", chat.chat, "Chat in the terminal.", chat.EXAMPLES, _AGENT),
-    ("ui", ui.ui, "Chat in the browser.", ui.EXAMPLES, _AGENT),
+    ("graph", workflows.graph, "Draw a tree or a recipe.", workflows.GRAPH_EXAMPLES, _SEEING),
+    ("check", workflows.check, "Find problems in workflows.", workflows.CHECK_EXAMPLES, _SEEING),
+    (
+        "schema",
+        workflows.schema,
+        "Print the schema of recipe files.",
+        workflows.SCHEMA_EXAMPLES,
+        _SEEING,
+    ),
+    ("chat", chat.chat, "Chat in the terminal.", chat.CHAT_EXAMPLES, _AGENT),
+    ("ui", chat.ui, "Chat in the browser.", chat.UI_EXAMPLES, _AGENT),
 )
 RUNS: Sequence[Entry] = (
     ("list", runs.list_runs, "List the runs, newest first.", runs.LIST_EXAMPLES, ""),
     ("tail", runs.tail, "Show records as they are written.", runs.TAIL_EXAMPLES, ""),
-    ("check", runs_integrity.check, "Find damaged files.", runs_integrity.CHECK_EXAMPLES, ""),
-    ("repair", runs_integrity.repair, "Repair a journal.", runs_integrity.REPAIR_EXAMPLES, ""),
-    ("export", runs_integrity.export, "Write a transcript.", runs_integrity.EXPORT_EXAMPLES, ""),
+    ("check", runs.check, "Find damaged files.", runs.CHECK_EXAMPLES, ""),
+    ("repair", runs.repair, "Repair a journal.", runs.REPAIR_EXAMPLES, ""),
+    ("export", runs.export, "Write a transcript.", runs.EXPORT_EXAMPLES, ""),
 )
 SESSIONS: Sequence[Entry] = (
     ("list", session.list_sessions, "List the sessions.", session.LIST_EXAMPLES, ""),

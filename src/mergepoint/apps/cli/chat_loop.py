@@ -16,12 +16,11 @@ from mergepoint.agent.skills import SkillLibrary
 from mergepoint.agent.tree import Asked, agent
 from mergepoint.agent.turns import Listeners, Pending, cancel, decide, go_on, pending, say
 from mergepoint.apps.cli.chat_terminal import ChatInput, TurnView, ask
-from mergepoint.apps.cli.errors import DONE, FAILED, INTERRUPTED, OPEN, CommandError
 from mergepoint.apps.cli.framework import tell_traceback
 from mergepoint.apps.cli.inputs import read_budget, read_prices
 from mergepoint.apps.cli.invocation import model_settings
 from mergepoint.apps.cli.options import OFFLINE, SESSIONS, Approval, ChatOptions
-from mergepoint.apps.cli.output import tell
+from mergepoint.apps.cli.output import DONE, FAILED, INTERRUPTED, OPEN, CommandError, tell
 from mergepoint.apps.cli.run_store import LAST
 from mergepoint.apps.cli.session import (
     CHAT_OPTIONS,

@@ -19,7 +19,7 @@ import click
 
 from mergepoint.agent.tree import Plan
 from mergepoint.agent.turns import Pending
-from mergepoint.apps.cli.gates import can_ask, question_lines
+from mergepoint.apps.cli.gate_answers import can_ask, question_lines
 from mergepoint.apps.cli.output import (
     brief,
     clock,

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mergepoint.apps.cli.errors import CommandError
-from mergepoint.apps.cli.output import count, tell
+from mergepoint.apps.cli.output import CommandError, count, tell
 from mergepoint.core.errors import StepError, TreeError
 from mergepoint.core.paths import nearest
 from mergepoint.tree.leaves import Step

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from mergepoint.apps.cli.errors import CommandError
+from mergepoint.apps.cli.framework import declared, is_unset, words
 from mergepoint.apps.cli.inputs import read_setting
-from mergepoint.apps.cli.option_binding import declared, is_unset, words
 from mergepoint.apps.cli.options import ModelOptions, RecordedOptions
+from mergepoint.apps.cli.output import CommandError
 from mergepoint.apps.cli.run_store import COMMAND, RunState, StoredRun
 from mergepoint.core.errors import MergepointError, TreeError
 

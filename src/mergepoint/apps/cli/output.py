@@ -1,6 +1,6 @@
-"""Output: what goes to stdout and to stderr, and in which form.
+"""The output of the commands: text, JSON, errors, and exit codes.
 
-stdout carries results only; everything that is told on the way goes to stderr.
+Results go to stdout; everything else goes to stderr.
 """
 
 from __future__ import annotations
@@ -13,15 +13,93 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from mergepoint.apps.cli.errors import PipeClosed
+from mergepoint.core.errors import MergepointError
 from mergepoint.report.text_layout import clip, shown
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.text import Text
+
+
+DONE = 0
+FAILED = 1
+REFUSED = 2
+WRONG = 3
+OPEN = 4
+INTERRUPTED = 130
+PIPE_CLOSED = 141
+
+EXIT_CODES: Mapping[int, str] = {
+    DONE: "The command succeeded.",
+    FAILED: "The run failed, or a result of a recipe did.",
+    REFUSED: "The command line or its input is invalid; nothing was run.",
+    WRONG: "A check found a problem.",
+    OPEN: "The run waits for a decision at a gate.",
+    INTERRUPTED: "The run was interrupted, or you declined it.",
+    PIPE_CLOSED: "The program that reads the output has exited.",
+}
+
+
+class CommandError(MergepointError, ValueError):
+    """A command that can't be carried out; nothing was run."""
+
+
+class EndedRun(MergepointError):
+    """A run that stopped before it was done, as the command reports it.
+
+    Args:
+        message: The message of the error that stopped it.
+        head: The first line for people.
+        details: Further lines for people.
+        facts: Further entries of the JSON form.
+        resume: The command that resumes the run, None if a resume can't get further.
+        dropped: Whether calls in progress were abandoned.
+    """
+
+    status = "failed"
+    code = FAILED
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        head: str,
+        details: Sequence[str] = (),
+        facts: Mapping[str, Any],
+        resume: str | None = None,
+        dropped: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.head = head
+        self.details = tuple(details)
+        self.facts = {**facts, "resume": resume}
+        self.dropped = dropped
+
+
+class InterruptedRun(EndedRun):
+    """A run that a person or a signal stopped."""
+
+    status = "interrupted"
+    code = INTERRUPTED
+
+
+class WaitingRun(EndedRun):
+    """A run that waits for decisions at gates."""
+
+    status = "waiting"
+    code = OPEN
+
+
+class Declined(MergepointError):
+    """A person declined; nothing was run."""
+
+
+class PipeClosed(MergepointError):
+    """The program that reads stdout has exited."""
+
 
 LABEL = 13  # columns of a label
 _COMMAND = re.compile(r"\b(?:mergepoint [a-z]|pip install )")

@@ -10,15 +10,7 @@ from typing import Any, Final
 
 import typer
 
-from mergepoint.apps.cli.errors import (
-    FAILED,
-    CommandError,
-    Declined,
-    EndedRun,
-    InterruptedRun,
-    PipeClosed,
-)
-from mergepoint.apps.cli.gates import can_ask
+from mergepoint.apps.cli.gate_answers import can_ask
 from mergepoint.apps.cli.inputs import (
     items_again,
     items_beside,
@@ -37,7 +29,18 @@ from mergepoint.apps.cli.invocation import (
 )
 from mergepoint.apps.cli.live import StagesView
 from mergepoint.apps.cli.options import NewRunOptions, OutputOptions
-from mergepoint.apps.cli.output import count, put, tell, tell_fact
+from mergepoint.apps.cli.output import (
+    FAILED,
+    CommandError,
+    Declined,
+    EndedRun,
+    InterruptedRun,
+    PipeClosed,
+    count,
+    put,
+    tell,
+    tell_fact,
+)
 from mergepoint.apps.cli.run_store import DRAWING, RunStore, StoredRun, check_run_id
 from mergepoint.apps.cli.summary import OFFLINE_NOTE, spent_in
 from mergepoint.apps.cli.tree_run import resolve_model_or_refuse

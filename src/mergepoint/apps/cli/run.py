@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mergepoint.apps.cli.completion import complete_workflows
-from mergepoint.apps.cli.errors import CommandError
-from mergepoint.apps.cli.option_binding import SAVING, Given, names_for, option
+from mergepoint.apps.cli.framework import SAVING, Given, names_for, option
 from mergepoint.apps.cli.options import (
     InputOptions,
     JournalArgument,
@@ -21,7 +19,9 @@ from mergepoint.apps.cli.options import (
     StoreOptions,
     TargetArgument,
     Yes,
+    complete_workflows,
 )
+from mergepoint.apps.cli.output import CommandError
 
 if TYPE_CHECKING:
     from mergepoint.apps.cli.invocation import Invocation
@@ -282,7 +282,7 @@ def _tree_job(
 
 def _answers(more: InputOptions, tree: Node, origin: Mapping[str, StoredRun]) -> Mapping[str, Any]:
     """Return the decisions of --answer. Raises CommandError for those that can't count."""
-    from mergepoint.apps.cli.gates import check_new_answers, read_answers
+    from mergepoint.apps.cli.gate_answers import check_new_answers, read_answers
 
     answers = read_answers(more.answer, tree)
     if answers and (before := origin.get("resume") or origin.get("replay")):

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from mergepoint.apps.cli.errors import CommandError
+from mergepoint.apps.cli.output import CommandError
 from mergepoint.core.errors import MergepointError
 from mergepoint.core.paths import is_file, name_problem, nearest
 

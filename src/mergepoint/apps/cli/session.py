@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mergepoint.apps.cli.completion import complete_sessions
-from mergepoint.apps.cli.errors import WRONG, CommandError, Declined
-from mergepoint.apps.cli.option_binding import option
-from mergepoint.apps.cli.options import SESSIONS, Json, SessionArgument, Sessions, Traceback, Yes
-from mergepoint.apps.cli.output import brief
+from mergepoint.apps.cli.framework import option
+from mergepoint.apps.cli.options import (
+    SESSIONS,
+    Json,
+    SessionArgument,
+    Sessions,
+    Traceback,
+    Yes,
+    complete_sessions,
+)
+from mergepoint.apps.cli.output import WRONG, CommandError, Declined, brief
 from mergepoint.apps.cli.run_store import LAST
 
 if TYPE_CHECKING:
@@ -253,7 +259,7 @@ def repair(
 
     A copy of the damaged file stays next to it.
     """
-    from mergepoint.apps.cli.gates import can_ask
+    from mergepoint.apps.cli.gate_answers import can_ask
     from mergepoint.apps.cli.output import count, put, put_json, tell
     from mergepoint.session.session_repair import check_session, repair_session
 

@@ -12,10 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mergepoint.apps.cli.completion import complete_paths, complete_shown
-from mergepoint.apps.cli.errors import CommandError
-from mergepoint.apps.cli.option_binding import option
-from mergepoint.apps.cli.options import Blocks, Json, Knobs, StoreOptions, Traceback
+from mergepoint.apps.cli.framework import option
+from mergepoint.apps.cli.options import (
+    Blocks,
+    Json,
+    Knobs,
+    StoreOptions,
+    Traceback,
+    complete_paths,
+    complete_shown,
+)
+from mergepoint.apps.cli.output import CommandError
 from mergepoint.core.paths import is_file
 
 if TYPE_CHECKING:
@@ -136,7 +143,7 @@ def _workflow_or_refuse(target: str, runs: RunStore) -> FoundTarget:
 
 
 def _tree_shown(target: str, found: FoundTarget) -> tuple[dict[str, Any], list[str]]:
-    from mergepoint.apps.cli.list import tree_facts
+    from mergepoint.apps.cli.workflows import tree_facts
     from mergepoint.tree.load import about
     from mergepoint.tree.transform import outline
 
@@ -161,7 +168,7 @@ def _node_lines(tree: Node) -> Iterator[str]:
 
 def _recipe_shown(found: FoundTarget, knob: tuple[str, ...]) -> tuple[dict[str, Any], list[str]]:
     from mergepoint.apps.cli.inputs import read_knobs
-    from mergepoint.apps.cli.list import recipe_facts
+    from mergepoint.apps.cli.workflows import recipe_facts
     from mergepoint.streams.describe import stage_lines
     from mergepoint.streams.planning import plan
 
@@ -405,7 +412,7 @@ def _live(state: RunState) -> LiveTree:
 
 
 def _facts(state: RunState) -> dict[str, Any]:
-    from mergepoint.apps.cli.gates import recorded_question
+    from mergepoint.apps.cli.gate_answers import recorded_question
     from mergepoint.apps.cli.invocation import resume_command_of
 
     transcript = state.transcript
@@ -589,7 +596,7 @@ def _left_out(error: Mapping[str, Any]) -> str:
 
 def _questions(state: RunState) -> Iterator[str]:
     """Yield the questions of the open gates, with the state that an approval would merge."""
-    from mergepoint.apps.cli.gates import question_lines, recorded_question
+    from mergepoint.apps.cli.gate_answers import question_lines, recorded_question
 
     for record in state.transcript.questions:
         yield from question_lines(recorded_question(record))

@@ -18,14 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from mergepoint.apps.cli.errors import (
-    CommandError,
-    Declined,
-    EndedRun,
-    InterruptedRun,
-    WaitingRun,
-)
-from mergepoint.apps.cli.gates import Decider, can_ask, in_order, question_lines
+from mergepoint.apps.cli.gate_answers import Decider, can_ask, in_order, question_lines
 from mergepoint.apps.cli.invocation import (
     Invocation,
     approving,
@@ -34,7 +27,16 @@ from mergepoint.apps.cli.invocation import (
     with_address,
 )
 from mergepoint.apps.cli.live import TreeView, tree_view
-from mergepoint.apps.cli.output import count, printable, tell
+from mergepoint.apps.cli.output import (
+    CommandError,
+    Declined,
+    EndedRun,
+    InterruptedRun,
+    WaitingRun,
+    count,
+    printable,
+    tell,
+)
 from mergepoint.apps.cli.progress import Progress
 from mergepoint.apps.cli.run_store import DRAWING, ROUNDS_USED, TRANSCRIPT, RunStore, StoredRun
 from mergepoint.apps.cli.summary import Finished, raised_budget, spent_now

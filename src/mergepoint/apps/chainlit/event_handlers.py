@@ -1,4 +1,4 @@
-"""The callbacks that Chainlit calls, and their effects."""
+"""Handlers of the events from Chainlit: logins, messages, clicks, edits, and stops."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from chainlit.types import ThreadDict
 from fastapi import Depends, Request, Response
 from fastapi.responses import JSONResponse
 
-from mergepoint.apps.chainlit.buttons import NAMES, SAVE
+from mergepoint.apps.chainlit.actions import NAMES, SAVE
 from mergepoint.apps.chainlit.data_layer import REQUESTER, STOPPED, FileDataLayer
-from mergepoint.apps.chainlit.logins import Attempts, Logins
+from mergepoint.apps.chainlit.security import Attempts, Logins
 from mergepoint.apps.chainlit.shown_step import without_paths
-from mergepoint.apps.chainlit.thread_rows import whole_row
+from mergepoint.apps.chainlit.threads import whole_row
 from mergepoint.apps.chainlit.turn_controller import TurnController
 
 LOCAL = "local"
@@ -32,13 +32,13 @@ NAME_FAILURES = 20
 
 
 # Seconds; Chainlit's page reconnects after at most 5.
-_CONNECTED_WITHIN = 10
+_CONNECT_SECONDS = 10
 # Seconds between two checks for the page's connection.
-_LOOK = 0.05
+_CHECK_SECONDS = 0.05
 
 
 def install(
-    attendant: TurnController,
+    controller: TurnController,
     *,
     logins: Logins | None = None,
     starters: Sequence[tuple[str, str]] = (),
@@ -47,23 +47,23 @@ def install(
 
     Without logins, there is one local user and no login form.
     """
-    layer = FileDataLayer(attendant.threads, local=None if logins else LOCAL)
+    layer = FileDataLayer(controller.threads, local=None if logins else LOCAL)
     cl.data_layer(lambda: layer)
-    app.dependency_overrides[get_current_user] = _requester
+    app.dependency_overrides[get_current_user] = _current_user
     if logins is None:
         cl.header_auth_callback(_local_user)
-        app.middleware("http")(_let_in)
+        app.middleware("http")(_log_in_locally)
     else:
-        cl.password_auth_callback(_checking(logins))
-    app.middleware("http")(_when_connected)
-    cl.set_starters(_offering(starters))
-    _check_ids(attendant)
-    cl.on_message(_saying(attendant))
-    cl.on_chat_resume(_loading(attendant))
-    cl.on_stop(_stopping(attendant))
+        cl.password_auth_callback(_password_check(logins))
+    app.middleware("http")(_wait_for_page)
+    cl.set_starters(_starter_list(starters))
+    _check_ids(controller)
+    cl.on_message(_message_handler(controller))
+    cl.on_chat_resume(_resume_handler(controller))
+    cl.on_stop(_stop_handler(controller))
     for name in NAMES:
-        cl.action_callback(name)(_clicking(attendant))
-    cl.action_callback(SAVE)(_saving(attendant))
+        cl.action_callback(name)(_click_handler(controller))
+    cl.action_callback(SAVE)(_save_handler(controller))
 
 
 async def _local_user(headers: object) -> cl.User:
@@ -71,7 +71,7 @@ async def _local_user(headers: object) -> cl.User:
     return cl.User(identifier=LOCAL, display_name="You")
 
 
-async def _let_in(
+async def _log_in_locally(
     request: Request, call_next: Callable[[Request], Awaitable[Response]]
 ) -> Response:
     """Return the page with its login cookie.
@@ -84,7 +84,7 @@ async def _let_in(
     return response
 
 
-async def _when_connected(
+async def _wait_for_page(
     request: Request, call_next: Callable[[Request], Awaitable[Response]]
 ) -> Response:
     """Delay a click until its page is connected: buttons appear before that.
@@ -92,16 +92,16 @@ async def _when_connected(
     Chainlit answers a click from an unknown page with an error of its own.
     """
     if request.method == "POST" and request.url.path == "/project/action":
-        until = asyncio.get_running_loop().time() + _CONNECTED_WITHIN
-        page = _page_of(await request.body())
+        until = asyncio.get_running_loop().time() + _CONNECT_SECONDS
+        page = _page_id(await request.body())
         while WebsocketSession.get_by_id(page) is None:
             if asyncio.get_running_loop().time() > until:
                 return JSONResponse({"detail": "This page is not connected. Load it again."}, 409)
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_CHECK_SECONDS)
     return await call_next(request)
 
 
-def _page_of(body: bytes) -> str:
+def _page_id(body: bytes) -> str:
     """Return the id of the page that a click comes from, or "" if it names none."""
     try:
         found = json.loads(body)
@@ -110,52 +110,53 @@ def _page_of(body: bytes) -> str:
     return str(found.get("sessionId", "")) if isinstance(found, dict) else ""
 
 
-async def _requester(token: str = Depends(reuseable_oauth)) -> Any:
+async def _current_user(token: str = Depends(reuseable_oauth)) -> Any:
     """Return the user of a request, as Chainlit does, and record it for the data layer."""
     user = await get_current_user(token)
     REQUESTER.set(getattr(user, "identifier", None))
     return user
 
 
-def _checking(logins: Logins) -> Callable[[str, str], Awaitable[cl.User | None]]:
+def _password_check(logins: Logins) -> Callable[[str, str], Awaitable[cl.User | None]]:
     attempts = Attempts(NAME_FAILURES)
 
     async def check(username: str, password: str) -> cl.User | None:
         if attempts.wait(username):
             return None
-        if not await asyncio.to_thread(logins.fits, username, password):
-            attempts.failed(username)
+        if not await asyncio.to_thread(logins.matches, username, password):
+            attempts.add_failure(username)
             return None
         return cl.User(identifier=username)
 
     return check
 
 
-def _check_ids(attendant: TurnController) -> None:
+def _check_ids(controller: TurnController) -> None:
     """Refuse tabs whose id isn't a UUID, and subscribe the others to their threads.
 
     Chainlit makes a folder of that name and deletes it together with the tab, so `../..` would
     delete other files.
     """
+    # Chainlit has no setting for this: wrap the handler that it registered with Socket.IO.
     inner = sio.handlers["/"]["connect"]
 
     async def connect(sid: str, environ: dict[str, Any], auth: dict[str, Any] | None) -> Any:
         name = (auth or {}).get("sessionId")
         try:
-            fits = isinstance(name, str) and str(uuid.UUID(name)) == name
+            valid = isinstance(name, str) and str(uuid.UUID(name)) == name
         except ValueError:
-            fits = False
-        if not fits:
+            valid = False
+        if not valid:
             raise ConnectionRefusedError("the session id must be a UUID")
         answer = await inner(sid, environ, auth)
         if (session := WebsocketSession.get(sid)) is not None:
-            attendant.screen(session)
+            controller.tab(session)
         return answer
 
     sio.on("connect", connect)
 
 
-def _offering(
+def _starter_list(
     starters: Sequence[tuple[str, str]],
 ) -> Callable[[cl.User | None], Awaitable[list[cl.Starter]]]:
     async def offer(user: cl.User | None) -> list[cl.Starter]:
@@ -164,15 +165,15 @@ def _offering(
     return offer
 
 
-def _saying(attendant: TurnController) -> Callable[[cl.Message], Awaitable[None]]:
+def _message_handler(controller: TurnController) -> Callable[[cl.Message], Awaitable[None]]:
     async def say(message: cl.Message) -> None:
         session, step = _session(), cl.context.current_step
         try:
-            await attendant.said(session, message.id, message.content, step.id if step else "")
+            await controller.receive(session, message.id, message.content, step.id if step else "")
         # The reason doesn't matter: the user has to see that the message failed.
         except Exception as error:  # noqa: BLE001
-            # The session did not take it, so it is kept as the page has it.
-            await attendant.threads.keep(session.thread_id, [whole_row(message.to_dict())])
+            # The session doesn't contain the message, so store it as the page has it.
+            await controller.threads.append(session.thread_id, [whole_row(message.to_dict())])
             refusal = cl.Message(content=f"**Not taken:** {without_paths(str(error))}")
             refusal.is_error = True
             await refusal.send()
@@ -180,47 +181,50 @@ def _saying(attendant: TurnController) -> Callable[[cl.Message], Awaitable[None]
     return say
 
 
-def _loading(attendant: TurnController) -> Callable[[ThreadDict], Awaitable[None]]:
+def _resume_handler(controller: TurnController) -> Callable[[ThreadDict], Awaitable[None]]:
     async def load(thread: ThreadDict) -> None:
-        await attendant.loaded(_session())
+        await controller.load(_session())
 
     return load
 
 
-def _stopping(attendant: TurnController) -> Callable[[], Awaitable[None]]:
+def _stop_handler(controller: TurnController) -> Callable[[], Awaitable[None]]:
     async def stop() -> None:
-        for said in cl.chat_context.get():
-            if said.content == STOPPED:  # what the session says of it is shown instead
-                await said.remove()
-        await attendant.stop(cl.context.session.thread_id)
+        for message in cl.chat_context.get():
+            # The session shows that the turn was cancelled: Chainlit's own notice repeats it.
+            if message.content == STOPPED:
+                await message.remove()
+        await controller.stop(cl.context.session.thread_id)
 
     return stop
 
 
-def _clicking(attendant: TurnController) -> Callable[[cl.Action], Awaitable[None]]:
+def _click_handler(controller: TurnController) -> Callable[[cl.Action], Awaitable[None]]:
     async def click(action: cl.Action) -> None:
         session = _session()
-        task = await attendant.clicked(session, action.name, action.payload)
-        if task is not None:  # a stop cancels who waits, and then asks the attendant to stop
-            session.current_task = asyncio.create_task(_waiting(task))
+        task = await controller.click(session, action.name, action.payload)
+        # Chainlit's stop button cancels `current_task`, here only the waiting, and then calls the
+        # stop handler, which ends the turn for all tabs.
+        if task is not None:
+            session.current_task = asyncio.create_task(_wait_for_turn(task))
 
     return click
 
 
-def _saving(attendant: TurnController) -> Callable[[cl.Action], Awaitable[str | None]]:
+def _save_handler(controller: TurnController) -> Callable[[cl.Action], Awaitable[str | None]]:
     async def save(action: cl.Action) -> str | None:
         """Apply an edit; its problems are returned to the editor."""
         session = _session()
-        found = await attendant.saved(session, action.payload)
-        if isinstance(found, str):
-            return without_paths(found)
-        session.current_task = asyncio.create_task(_waiting(found))
+        turn = await controller.save_edit(session, action.payload)
+        if isinstance(turn, str):
+            return without_paths(turn)
+        session.current_task = asyncio.create_task(_wait_for_turn(turn))
         return None
 
     return save
 
 
-async def _waiting(task: asyncio.Task[None]) -> None:
+async def _wait_for_turn(task: asyncio.Task[None]) -> None:
     """Await a turn that continues even if the waiting task is cancelled."""
     await asyncio.shield(task)
 

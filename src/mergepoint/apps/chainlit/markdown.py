@@ -23,7 +23,7 @@ LONGEST = 20_000
 """Maximum number of characters of one text in the browser; the session has all of it."""
 
 
-def text_of(step: WorkingStep) -> str:
+def step_text(step: WorkingStep) -> str:
     """Return a working step's text; for a decision, the edited text."""
     kind = StepType(step.decides) if step.decides else step.type
     return TEXTS[kind](step.content)
@@ -37,7 +37,7 @@ def plan_text(content: str) -> str:
         return _plain_text(content)
     if not isinstance(found, Mapping):
         return _plain_text(content)
-    return shortened("\n".join(_fields(found)))
+    return truncated("\n".join(_fields(found)))
 
 
 def partial_text(kind: StepType, text: str) -> str:
@@ -45,14 +45,14 @@ def partial_text(kind: StepType, text: str) -> str:
     if kind is StepType.CODEGEN:
         return code_text(text)
     if kind is StepType.EXECUTE:
-        return f"{_OPEN_FENCE}text\n{shortened(printable(text))}"
+        return f"{_OPEN_FENCE}text\n{truncated(printable(text))}"
     if kind is not StepType.PLAN:
         return _plain_text(text)
     try:
         found = parse_partial_json(text[text.index("{") :])
     except (ValueError, RecursionError):
         return ""
-    return shortened("\n".join(_fields(found))) if isinstance(found, Mapping) else ""
+    return truncated("\n".join(_fields(found))) if isinstance(found, Mapping) else ""
 
 
 def code_change(before: str, after: str) -> str:
@@ -60,20 +60,20 @@ def code_change(before: str, after: str) -> str:
     lines = difflib.unified_diff(
         printable(before).splitlines(), printable(after).splitlines(), lineterm="", n=2
     )
-    return fenced(shortened("\n".join([*lines][2:])), "diff")
+    return fenced(truncated("\n".join([*lines][2:])), "diff")
 
 
 def code_text(content: str) -> str:
     """Return code in a fence, unless it has one already."""
     shown = printable(content)
-    return shortened(shown) if _FENCE.match(shown) else fenced(shortened(shown), "python")
+    return truncated(shown) if _FENCE.match(shown) else fenced(truncated(shown), "python")
 
 
 def run_text(stdout: str, stderr: str = "", ending: str = "") -> str:
     """Return a run's output, its errors separately, and how it ended."""
-    parts = [fenced(shortened(printable(stdout)), "text")] if stdout.strip() else []
+    parts = [fenced(truncated(printable(stdout)), "text")] if stdout.strip() else []
     if stderr.strip():
-        parts += ["**Errors**", fenced(shortened(printable(stderr)), "text")]
+        parts += ["**Errors**", fenced(truncated(printable(stderr)), "text")]
     parts = parts or ["_No output._"]
     return "\n\n".join([*parts, ending] if ending else parts)
 
@@ -84,7 +84,7 @@ def last_line(stdout: str, stderr: str) -> str:
     return f"`{printable(last)[:300].replace('`', chr(39))}`"
 
 
-def worded(text: str) -> str:
+def escape_directives(text: str) -> str:
     """Return Markdown in which Chainlit finds no directives.
 
     Chainlit's page treats `:name` as a directive and drops unknown ones: of `openai:gpt-5`, only
@@ -140,7 +140,7 @@ def fenced(text: str, language: str) -> str:
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
-def shortened(text: str) -> str:
+def truncated(text: str) -> str:
     """Return a text up to the maximum length, with the number of omitted characters."""
     if len(text) <= LONGEST:
         return text
@@ -166,11 +166,11 @@ def _fields(plan: Mapping[str, Any]) -> list[str]:
 
 def _value(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return " ".join(worded(text).split())
+    return " ".join(escape_directives(text).split())
 
 
 def _plain_text(content: str) -> str:
-    return shortened(worded(content))
+    return truncated(escape_directives(content))
 
 
 TEXTS: dict[StepType, Callable[[str], str]] = {

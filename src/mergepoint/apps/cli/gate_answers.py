@@ -14,8 +14,7 @@ from typing import Any, Final
 
 import click
 
-from mergepoint.apps.cli.errors import CommandError
-from mergepoint.apps.cli.output import count, printable, tell
+from mergepoint.apps.cli.output import CommandError, count, printable, tell
 from mergepoint.core.errors import GateOpen, StepError
 from mergepoint.core.paths import ITERATION, SEPARATOR, of_first_iterations, select
 from mergepoint.core.state import State, last_response
