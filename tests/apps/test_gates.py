@@ -438,3 +438,19 @@ def test_feedback_is_asked_where_something_reads_it(here: Path) -> None:
     code, shown = on_terminal("run", "stop.py", then=[("decide [l]ater: ", "r\n")])
     assert (code, "What should be different" in plain(shown)) == (0, False)
     assert "rejected at p/gate" in plain(shown)
+
+
+def test_a_second_resume_command_repeats_no_recorded_answer() -> None:
+    """Once a decision is in the journal, the next command names only the gate that is open."""
+    run = planned("-q", "--answer", f"{FIRST}={LESS}")
+    assert run.code == 4
+    assert run.err.splitlines()[-1] == f"  resume: mergepoint resume r --answer {SECOND}=approve"
+
+
+def test_answers_for_later_gates_stay_in_the_resume_command() -> None:
+    """An answer whose gate has not asked yet is still needed."""
+    run = planned("-q", "--answer", f"{SECOND}=approve")
+    assert run.code == 4
+    assert run.err.splitlines()[-1] == (
+        f"  resume: mergepoint resume r --answer {SECOND}=approve --answer {FIRST}=approve"
+    )

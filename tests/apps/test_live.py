@@ -120,6 +120,20 @@ def test_without_a_terminal_each_call_is_one_line(capsys: pytest.CaptureFixture[
     ]
 
 
+def test_an_answer_from_the_record_is_not_told_as_a_call(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A line, and a row on a terminal, show that an answer was recorded before."""
+    watch = Progress(TREE, clock=Hands())
+    lines = PlainLines(watch)
+    lines(Event("start", "t/draft", model="m:x"))
+    lines(Event("end", "t/draft", model="m:x", tokens=12, recorded=True))
+    assert capsys.readouterr().err.splitlines() == ["[1/3] reused t/draft  m:x  0.00s  12 tok"]
+    head, _, row, *_ = shown(LiveTree(watch, console_of(80, 20)))
+    assert row.split() == ["├─", "✓", "draft", "reused", "m:x", "0.00s", "12", "tok"]
+    assert "1 of 3 calls, 1 reused" in head
+
+
 def test_truncated_answers_and_retries_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     """The live view marks an answer that was cut off, and says when a stream begins anew."""
     watch = Progress(TREE, clock=Hands())

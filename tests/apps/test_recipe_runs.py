@@ -194,6 +194,15 @@ def test_a_block_of_a_local_file_runs_from_the_command(here: Path) -> None:
     assert command("check", "loud.yaml", "--blocks", "none.py").code == 2
 
 
+def test_the_schema_knows_custom_blocks(here: Path) -> None:
+    """With --blocks, the blocks of a file are types of stages, with their parameters."""
+    (here / "own.py").write_text(BLOCKS.replace('"shout"', '"shout_more"'), encoding="utf-8")
+    schema = command("schema", "--blocks", "own.py").data
+    assert "shout_more" in schema["$defs"]["StageFields"]["properties"]["type"]["examples"]
+    assert "block_shout_more" in schema["$defs"]
+    assert command("schema", "--blocks", "none.py").code == 2
+
+
 @pytest.mark.parametrize("words", [["a plain text"], ["--items", "items.txt"]])
 def test_items_without_what_a_recipe_needs_are_refused(words: list[str], here: Path) -> None:
     """Nothing is written, and the message says which item lacks what and how to give it."""

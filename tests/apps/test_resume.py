@@ -252,3 +252,19 @@ def test_what_was_left_out_has_to_be_given_again() -> None:
     assert "--set one:system: the value looked like a key" in refused.err
     assert "mergepoint resume r " in refused.err
     assert all(KEY.encode() not in file.read_bytes() for file in folder.iterdir())
+
+
+def test_live_lines_tell_recorded_answers_from_calls() -> None:
+    """What a resume takes from the record is shown as reused, and what it calls as done."""
+    begun()
+    lines = [line.split("]")[1].split()[:2] for line in resumed().err.splitlines() if "] " in line]
+    assert lines == [
+        ["reused", "pipeline/one"],
+        ["done", "pipeline/two"],
+        ["done", "pipeline/step_03"],
+    ]
+    Path("calling.py").write_text(CALLING, encoding="utf-8")
+    assert command("run", "calling.py", "--run-id", "c", "-q").code == 0
+    again = command("run", "calling.py", "--reuse", "c")
+    lines = [line.split("]")[1].split()[:2] for line in again.err.splitlines() if "] " in line]
+    assert lines == [["reused", "p/ask"], ["reused", "p/count"], ["reused", "p/end"]]

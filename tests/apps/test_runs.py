@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.messages import AIMessage, HumanMessage
 from tests.apps.command import command, completions, line, on_terminal, plain, process
 
 from mergepoint.apps.cli.runs import put_records
-from mergepoint.journal.file_journal import FileJournal
-from mergepoint.journal.line_logs import FileTail
+from mergepoint.engine.generation import run_generation
+from mergepoint.journal.file import FileJournal
+from mergepoint.journal.follow import FileTail
+from mergepoint.tree.leaves import Step
 
 PATHS = ["essay/draft", "essay/threads/first", "essay/threads/second", "essay/consensus"]
 
@@ -530,3 +533,14 @@ def test_a_folder_of_runs_elsewhere_is_named_whole(done: Path) -> None:
     shown = command("show", "one", "--out", "mine", "--json").data
     assert shown["folder"] == str(Path("mine/one"))
     assert "resume    mergepoint resume mine/one" in command("show", "mine/one").out
+
+
+def test_a_run_of_a_thread_is_listed_by_its_newest_message() -> None:
+    """Earlier messages are the thread's history, and not what the run was asked."""
+    history = [
+        HumanMessage("What is a fjord?"),
+        AIMessage("A drowned valley."),
+        HumanMessage("Why?"),
+    ]
+    run_generation(Step("Answer.", name="say"), model="offline", messages=history)
+    assert "Why? ->" in command("runs", "list").out

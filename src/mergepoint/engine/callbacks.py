@@ -68,7 +68,8 @@ class Event:
     that its stream broke off and it starts again: the tokens so far are void. `of` says what was
     called: a step's model, a Call, a Gate (from its question to the decision, which is its
     `text`), or a model inside of a Call (`inner`, at the Call's path). `truncated` is the finish
-    reason of an answer that was cut off and accepted all the same.
+    reason of an answer that was cut off and accepted all the same. With `recorded`, the answer of
+    an "end" comes from a journal, and nothing was called.
 
     Streams of `mergepoint.stream` also have events about Things of a recipe, and about the run. At
     a "stage" a Thing has left the stage at the path, as a "thing" it has come out of the recipe;
@@ -84,6 +85,7 @@ class Event:
     of: Kind = "step"
     truncated: str = ""
     value: Any = None
+    recorded: bool = False
 
 
 @dataclass(slots=True)
@@ -228,7 +230,9 @@ class Recorder(BaseCallbackHandler):
         text = str(answer.text) if answer is not None else ""
         about = (call.key.path, call.key.host, call.model, text, tokens)
         cut = "" if answer is None else cut_off(answer)
-        self.tell(Event("end", *about, of=call.kind, truncated=cut))
+        current = CALL.get()
+        recorded = current is not None and current.answer is not None
+        self.tell(Event("end", *about, of=call.kind, truncated=cut, recorded=recorded))
 
     @_harmless
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:

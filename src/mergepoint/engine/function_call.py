@@ -232,11 +232,12 @@ class Prepared:
         for recorder in self.recorders:
             append_record(recorder.journal, record)
 
-    def tell(self, kind: Happening, text: str = "") -> None:
+    def tell(self, kind: Happening, text: str = "", *, recorded: bool = False) -> None:
         """Report an event of the call to the recorders."""
         key, label = self.key, self.call.label
         for recorder in self.recorders:
-            recorder.tell(Event(kind, key.path, key.host, label, text, of="call"))
+            about = (key.path, key.host, label, text)
+            recorder.tell(Event(kind, *about, of="call", recorded=recorded))
 
 
 class Execution:
@@ -520,7 +521,7 @@ class FunctionCall:
                 error = skipped_error(record)
                 asked.tell("left_out", str(error))
                 raise error
-            after_writes(partial(asked.tell, "end", record.response))
+            after_writes(partial(asked.tell, "end", record.response, recorded=True))
             return record
         return None
 

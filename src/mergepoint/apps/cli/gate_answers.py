@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from select import select as select_ready
 from typing import Any, Final
@@ -70,6 +70,26 @@ def check_new_answers(
         check_answers(records, named)
     except StepError as error:
         raise CommandError(f"--answer: {error}") from error
+
+
+def pending_answers(typed: Sequence[str], decided: Collection[str], tree: Node) -> list[str]:
+    """Return the answers, as typed, that a resume still needs: those that no journal has.
+
+    Args:
+        typed: Answers as `PATH=DECISION`.
+        decided: Paths of the gates whose decisions are recorded.
+        tree: The tree of the run.
+    """
+    gates = [path for path, node in walk(tree) if isinstance(node, Gate)]
+    needed = []
+    for text in typed:
+        path, _ = _answer(text)
+        fitting = select(of_first_iterations(path), gates)
+        # A glob can match the gate of a later iteration too, so it stays while a loop has one.
+        recorded = path in decided or all(one in decided and _once(one) for one in fitting)
+        if not recorded:
+            needed.append(text)
+    return needed
 
 
 def _once(path: str) -> bool:

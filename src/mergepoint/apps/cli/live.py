@@ -193,7 +193,8 @@ class PlainLines:
 
 def _plain(part: Part, now: float) -> str:
     facts = [part.path, _who(part), clock(part.seconds(now)), _tokens(part)]
-    return f"{part.phase:<6} " + "  ".join(fact for fact in facts if fact)
+    phase = "reused" if part.recorded and part.phase == "done" else part.phase
+    return f"{phase:<6} " + "  ".join(fact for fact in facts if fact)
 
 
 class LiveTree:
@@ -245,8 +246,9 @@ class LiveTree:
         ended = root.done + root.failed + root.left_out
         total = ended if root.over and not root.failed else root.calls
         left_out = f", {root.left_out:,} skipped" if root.left_out else ""
+        reused = f", {root.recorded:,} reused" if root.recorded else ""
         facts = [
-            f"{root.done:,} of {_most(root)} call{'' if root.most == 1 else 's'}{left_out}",
+            f"{root.done:,} of {_most(root)} call{'' if root.most == 1 else 's'}{reused}{left_out}",
             clock(now - self._progress.started),
         ]
         colour = "red" if root.failed else "green" if ended >= total else "cyan"
@@ -298,7 +300,8 @@ def _most(part: Part) -> str:
 def _about(part: Part) -> str:
     """Return the model of a call, or the progress of a block, loop or gate."""
     if not part.parts:
-        return "skipped: no budget" if part.phase == "skipped" else _who(part)
+        reused = "reused  " if part.recorded and part.phase == "done" else ""
+        return "skipped: no budget" if part.phase == "skipped" else f"{reused}{_who(part)}"
     if isinstance(part.node, Gate):
         return "waiting for you" if part.asked else part.said
     if isinstance(part.node, Loop):

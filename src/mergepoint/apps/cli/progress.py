@@ -30,8 +30,9 @@ class Part:
 
     A loop has a part per started iteration, at least one unless it can be skipped. `said` is a
     person's decision, `streamed` the number of pieces of unfinished answers, `stopped` that of
-    interrupted calls, `truncated` the reason for which an accepted answer is incomplete, `tools`
-    the number of tool executions, and `tool` the one that runs now.
+    interrupted calls, `recorded` that of answers from a journal, `truncated` the reason for which
+    an accepted answer is incomplete, `tools` the number of tool executions, and `tool` the one that
+    runs now.
     """
 
     path: str
@@ -43,6 +44,7 @@ class Part:
     done: int = 0
     failed: int = 0
     left_out: int = 0
+    recorded: int = 0
     tokens: int = 0
     streamed: int = 0
     stopped: int = 0
@@ -162,6 +164,7 @@ class Progress:
                 above.ended = now
                 above.tokens += event.tokens
                 above.done += event.kind == "end"
+                above.recorded += event.recorded
                 above.failed += event.kind == "error"
                 above.stopped += event.kind == "stopped"
                 above.left_out += event.kind == "left_out"

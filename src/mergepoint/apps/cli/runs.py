@@ -183,9 +183,10 @@ def _story(run: RunState | Unreadable) -> str:
 
 
 def _first_input(run: RunState) -> str:
-    given = [words_of(value) for value in run.transcript.inputs.values()]
-    spoken = [str(message.text) for message in run.transcript.messages]
-    return next((words for words in [*given, *spoken] if words.strip()), "")
+    """Return the first input, or else the newest message: earlier ones are the thread's history."""
+    inputs = [words_of(value) for value in run.transcript.inputs.values()]
+    messages = [str(one.text) for one in reversed(run.transcript.messages) if one.type == "human"]
+    return next((words for words in [*inputs, *messages] if words.strip()), "")
 
 
 def words_of(value: object) -> str:

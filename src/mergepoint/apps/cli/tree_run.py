@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from mergepoint.apps.cli.gate_answers import Decider, can_ask, in_order, question_lines
+from mergepoint.apps.cli.gate_answers import (
+    Decider,
+    can_ask,
+    in_order,
+    pending_answers,
+    question_lines,
+)
 from mergepoint.apps.cli.invocation import (
     Invocation,
     approving,
@@ -340,7 +346,7 @@ class _Stop:
                 "run_id": self.run.run_id,
                 **({"questions": [one.to_plain() for one in questions]} if waiting else {}),
             },
-            resume=self._resume(facts, [one.path for one in questions]),
+            resume=self._resume(facts, [one.path for one in questions], transcript),
             dropped=self.dropped and kind is InterruptedRun,
         )
 
@@ -384,14 +390,18 @@ class _Stop:
         for path in answered[-_SHOWN:]:
             yield f"    {path}"
 
-    def _resume(self, facts: Mapping[str, str], gates: Sequence[str]) -> str | None:
+    def _resume(
+        self, facts: Mapping[str, str], gates: Sequence[str], transcript: Transcript
+    ) -> str | None:
         """Return the resume command, with a larger budget if the budget was the problem."""
         if facts["type"] == ROUNDS_USED:
             return None
         now = self.job.invocation
         if isinstance(self.error, BudgetExceeded):
             now = raised_budget(now, self.error)
-        answers = [*self.job.answers_as_typed, *approving(gates)]
+        decided = {one.path for one in transcript.records if one.kind == "gate"}
+        typed = pending_answers(self.job.answers_as_typed, decided, self.job.tree)
+        answers = [*typed, *approving(gates)]
         return resume_command(self.run, now=now, answers=answers)
 
 

@@ -141,7 +141,10 @@ CHECK_EXAMPLES = (
     "mergepoint check my.py:tree recipes/*.yaml",
     "mergepoint check my.yaml --json | jq -r '.[].problems[]'",
 )
-SCHEMA_EXAMPLES = ("mergepoint schema > recipe.schema.json",)
+SCHEMA_EXAMPLES = (
+    "mergepoint schema > recipe.schema.json",
+    "mergepoint schema --blocks my_blocks.py > recipe.schema.json",
+)
 
 
 def check(
@@ -202,14 +205,16 @@ def _size(target: str) -> str:
     return f"tree, {count(sum(1 for _ in walk(found.tree)), 'node')}"
 
 
-def schema(*, traceback: Traceback = False) -> None:
+def schema(*, blocks: Blocks = (), traceback: Traceback = False) -> None:
     """Print the JSON Schema of recipe files, with the parameters of every block.
 
     Editors complete and check recipe files with it.
     """
+    from mergepoint.apps.cli.inputs import load_blocks
     from mergepoint.apps.cli.output import put_json
     from mergepoint.streams.recipe_yaml import recipe_schema
 
+    load_blocks(blocks)
     put_json(recipe_schema())
 
 
