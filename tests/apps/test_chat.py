@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shlex
 import subprocess
 import sys
@@ -11,18 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.messages import AIMessage
 from tests.apps.command import command, completions, line, on_terminal, plain
 
 from mergepoint import open_session
 from mergepoint.agent.skills import EXAMPLES, SkillLibrary
 from mergepoint.apps.cli.chat_loop import ChatSetup, converse
-from mergepoint.apps.cli.chat_terminal import WrappedText
+from mergepoint.apps.cli.chat_terminal import TurnView, WrappedText
 from mergepoint.core.errors import SandboxMissing
+from mergepoint.engine.callbacks import Event
+from mergepoint.journal.records import CallKey, CallRecord
 from mergepoint.sandbox.job import CodeJob, CodeRun
 from mergepoint.session.file_sessions import sessions_at
 from mergepoint.testing.fakes import ScriptedRunner
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.testing.server import ModelServer, ServerReply
+from mergepoint.tree.leaves import Step
+from mergepoint.tree.nodes import Block
 
 SUM = "Sum the sales by region."
 ASKED = "[l]ater: "
@@ -260,6 +266,28 @@ def test_ctrl_c_cancels_the_turn_and_not_the_command() -> None:
     assert "Canceled. Nothing of it will be run." in text
     assert "Traceback" not in text
     assert [one.role for one in newest().get_messages()] == ["user", "user", "assistant"]
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_turn_is_shown_as_the_live_tree() -> None:
+    """On a terminal a turn has the view of `run`; it goes, and leaves steps and answer."""
+    code, shown = on_terminal("chat", "-m", "Hello.")
+    text = plain(shown)
+    assert code == 0
+    assert "propose" in text
+    assert "respond" in text
+    assert re.search(r"\d+ of (up to )?\d+ calls", text)
+
+
+def test_a_view_knows_the_calls_of_another_process() -> None:
+    """The tree of a resumed turn has the recorded calls of its beginning."""
+    tree = Block([Step("x", name="a"), Step("x", name="b")], name="t")
+    view = TurnView(tree, quiet=True)
+    record = CallRecord(key=CallKey("r", "", "t/a"), prompt="", message=AIMessage("y"))
+    view.new_turn([record])
+    view.event(Event("start", "t/b"))
+    assert (view.progress.root.done, view.progress.root.recorded) == (1, 1)
+    assert view.progress.root.running == 1
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 99])

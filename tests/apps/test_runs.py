@@ -18,8 +18,8 @@ from tests.apps.command import command, completions, line, on_terminal, plain, p
 
 from mergepoint.apps.cli.runs import put_records
 from mergepoint.engine.generation import run_generation
-from mergepoint.journal.file import FileJournal
-from mergepoint.journal.follow import FileTail
+from mergepoint.journal.file_journal import FileJournal
+from mergepoint.journal.line_logs import FileTail
 from mergepoint.tree.leaves import Step
 
 PATHS = ["essay/draft", "essay/threads/first", "essay/threads/second", "essay/consensus"]

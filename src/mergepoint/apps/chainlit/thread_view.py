@@ -33,7 +33,7 @@ from mergepoint.apps.chainlit.turn_data import (
 )
 from mergepoint.apps.cli.output import clock, printable
 from mergepoint.session.entries import StepType, WorkingStep
-from mergepoint.session.session import SessionMemory
+from mergepoint.session.session_memory import SessionMemory
 from mergepoint.tree.nodes import Gate, Node
 
 # Chainlit's own name for the step around a turn.

@@ -27,9 +27,9 @@ from mergepoint.apps.chainlit.shown_step import (
 from mergepoint.apps.chainlit.thread_view import ThreadView
 from mergepoint.apps.chainlit.turn_data import ChainlitIds, ThreadStatus, TurnRun
 from mergepoint.core.errors import SessionError
-from mergepoint.journal.questions import open_questions
-from mergepoint.session.session import SessionMemory
-from mergepoint.session.store import SessionBrief, Sessions
+from mergepoint.journal.replay import open_questions
+from mergepoint.session.session_memory import SessionMemory
+from mergepoint.session.session_store import SessionBrief, Sessions
 from mergepoint.tree.nodes import Node
 
 if TYPE_CHECKING:  # Chainlit writes files when it is imported, and rows don't need it

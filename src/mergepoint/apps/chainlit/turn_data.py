@@ -16,8 +16,8 @@ from mergepoint.core.paths import SEPARATOR, join
 from mergepoint.journal.records import CallRecord
 from mergepoint.journal.usage import Usage, usage_of
 from mergepoint.session.entries import StepType, WorkingStep
-from mergepoint.session.session import SessionMemory
-from mergepoint.session.turns import STEP, Artifacts
+from mergepoint.session.session_memory import SessionMemory
+from mergepoint.session.turn_runner import STEP, Artifacts
 from mergepoint.tree.decision import Decision, Question
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Gate, Node, children, root_path, walk

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 from mergepoint.apps.chainlit.security import ExternalLinkFilter, Logins, RequestGuard
 from mergepoint.core.errors import MergepointError, install_command
 from mergepoint.journal.lines import write_whole
-from mergepoint.session.file import sessions_at
-from mergepoint.session.turns import TurnRunner
+from mergepoint.session.file_sessions import sessions_at
+from mergepoint.session.turn_runner import TurnRunner
 
 if TYPE_CHECKING:
     from mergepoint.apps.chainlit.turn_controller import TurnController

@@ -23,7 +23,7 @@ from mergepoint.apps.cli.output import CommandError
 
 if TYPE_CHECKING:
     from mergepoint.apps.cli.chat_loop import ChatSetup
-    from mergepoint.session.turns import TurnRunner
+    from mergepoint.session.turn_runner import TurnRunner
 
 
 CHAT_EXAMPLES = (
@@ -194,7 +194,7 @@ _STARTERS = (
 
 def _turns(target: str, setup: ChatSetup) -> TurnRunner:
     """Return the runner of a tree that answers. Raises CommandError if it needs inputs."""
-    from mergepoint.session.turns import TurnRunner
+    from mergepoint.session.turn_runner import TurnRunner
     from mergepoint.targets import find_target
     from mergepoint.tree.nodes import REQUIRED
 

@@ -32,6 +32,7 @@ from mergepoint.apps.cli.session import (
 from mergepoint.apps.cli.tree_run import resolve_model_or_refuse
 from mergepoint.core.errors import SandboxMissing, SessionError, StepError
 from mergepoint.core.paths import nearest
+from mergepoint.journal.records import CallRecord
 from mergepoint.models.event_loop import run_sync
 from mergepoint.models.pricing import Price
 from mergepoint.models.providers import NO_SETTINGS, ModelSettings
@@ -40,7 +41,7 @@ from mergepoint.session.fact_extraction import learn_facts
 from mergepoint.session.file_sessions import sessions_at
 from mergepoint.session.session_memory import SessionMemory
 from mergepoint.session.session_store import Sessions
-from mergepoint.session.turn_runner import Reply, TurnRunner, failed_turn
+from mergepoint.session.turn_runner import Reply, TurnRunner, failed_turn, run_of
 from mergepoint.tree.policy import Budget
 
 _APPROVALS: Final[Mapping[Approval, tuple[Asked, ...]]] = {
@@ -131,7 +132,11 @@ def converse(setup: ChatSetup, *, resume: str | None = None, messages: Sequence[
         # langchain-openai streams structured answers with a warning about its own field.
         warnings.filterwarnings("ignore", "Pydantic serializer warnings", UserWarning)
         chat = Chat(
-            memory, turns, ChatInput(messages), TurnView(quiet=setup.quiet), setup.traceback
+            memory,
+            turns,
+            ChatInput(messages),
+            TurnView(turns.tree, quiet=setup.quiet),
+            setup.traceback,
         )
         _chat(chat, place, setup.skills)
     if not setup.quiet:
@@ -224,6 +229,7 @@ class Chat:
         if left is None:
             return self._again()
         tell(f"Turn {left.turn} has no answer yet: {left.content}")
+        self.view.new_turn(self._records(left.turn))
         waits = pending(self.turns, self.memory)
         if waits is not None:
             return self._settled(waits)
@@ -238,11 +244,17 @@ class Chat:
             tell(f"Turn {failed.turn} failed and has no answer. To retry it, omit -m.")
             return True
         tell(f"Retrying turn {failed.turn}, which failed: {failed.content}")
+        self.view.new_turn(self._records(failed.turn))
         return self._went(go_on(self.turns, self.memory, listeners=self.listeners))
 
     def say(self, text: str) -> bool:
         """Send a message and finish its turn; return whether the chat continues."""
+        self.view.new_turn()
         return self._went(say(self.turns, self.memory, text, listeners=self.listeners))
+
+    def _records(self, turn: int) -> Sequence[CallRecord]:
+        runs, run = self.memory.runs(), run_of(self.memory, turn)
+        return runs.read(run)[1] if runs.has(run) else ()
 
     def _went(self, turn: Coroutine[Any, Any, TurnResult]) -> bool:
         try:

@@ -13,13 +13,14 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import click
 
 from mergepoint.agent.tree import Plan
 from mergepoint.agent.turns import Pending
 from mergepoint.apps.cli.gate_answers import can_ask, question_lines
+from mergepoint.apps.cli.live import LiveTree, Screen, live_console
 from mergepoint.apps.cli.output import (
     brief,
     clock,
@@ -30,12 +31,12 @@ from mergepoint.apps.cli.output import (
     tell,
     told,
 )
+from mergepoint.apps.cli.progress import Progress
 from mergepoint.core.paths import ITERATION
 from mergepoint.core.strict_yaml import YamlError, dump, load
 from mergepoint.engine.callbacks import Event
-
-if TYPE_CHECKING:
-    from rich.status import Status
+from mergepoint.journal.records import CallRecord
+from mergepoint.tree.nodes import Node
 
 PROMPT = "> "
 _WORDS = "[a]pprove, [e]dit, [r]eject and say why, [c]ancel, [l]ater"
@@ -47,12 +48,6 @@ _CHOICES = {
     **dict.fromkeys(("l", "later"), "later"),
 }
 _NARROWEST = 20
-_DOING = {
-    "propose": "planning",
-    "write": "writing the program",
-    "execute": "running the program",
-    "respond": "answering",
-}
 _WIDE = 72
 _STOPPING = "stopping: waiting for the call in progress (press Ctrl-C again to drop it)..."
 
@@ -264,34 +259,43 @@ class WrappedText:
 
 
 class TurnView:
-    """The view of turns: activity on stderr, answers on stdout.
+    """The view of turns: the live tree of a turn and its steps on stderr, answers on stdout.
 
-    On a terminal, it shows the current activity, and the last line of a running program.
+    Without a terminal, there is a line per step and no tree. `progress` is that of the last turn.
     """
 
-    def __init__(self, *, quiet: bool) -> None:
+    def __init__(self, tree: Node, *, quiet: bool) -> None:
+        self._tree = tree
         self._quiet = quiet
-        self._status: Status | None = None
+        self.progress = Progress(tree)
+        self._screen: Screen | None = None
         self._streamed = ""
         self._flow = WrappedText()
         self._pending = ""  # the line about the plan or program that a gate asks about
         self._began = 0.0
         self._stopping = False
 
+    def new_turn(self, records: Sequence[CallRecord] = ()) -> None:
+        """Begin the tree of another turn; `records` are its calls, if another process began it."""
+        self.progress = Progress(self._tree)
+        self.progress.note_records(records)
+
     @contextlib.contextmanager
     def turning(self) -> Iterator[None]:
         """Show a turn while it runs."""
-        console = told()
         self._streamed, self._pending, self._flow = "", "", WrappedText()
-        if self._quiet or not console.is_terminal or console.is_dumb_terminal:
+        console = None if self._quiet else live_console()
+        if console is None:
             yield
             return
-        self._status = console.status("")
+        tree = LiveTree(self.progress, console)
+        # Transient: the question or the answer that follows stands alone on the terminal.
+        self._screen = Screen(console, lambda: tree, transient=True)
         try:
-            with self._status, self._stop_shown():
+            with self._screen, self._stop_shown():
                 yield
         finally:
-            self._status, self._stopping = None, False
+            self._screen, self._stopping, self.progress.notice = None, False, ""
 
     @contextlib.contextmanager
     def _stop_shown(self) -> Iterator[None]:
@@ -301,9 +305,7 @@ class TurnView:
             return
 
         def stop(number: int, frame: FrameType | None) -> None:
-            if not self._streamed:  # otherwise a line of the answer is being written
-                self._say(_STOPPING)
-            self._stopping = True
+            self._stopping, self.progress.notice = True, _STOPPING
             raise KeyboardInterrupt
 
         before = signal.signal(signal.SIGINT, stop)
@@ -314,12 +316,12 @@ class TurnView:
 
     def event(self, event: Event) -> None:
         """Show an event of the turn."""
+        self.progress.note(event)
         names = event.path.split("/")
-        if event.kind == "start" and names[-1] in _DOING:
+        if event.kind == "start":
             self._began = time.monotonic()
-            self._say(f"{_DOING[names[-1]]}{_attempt(names)}...")
         elif event.kind == "token" and len(names) == 2 and names[-1] == "respond":
-            self._stop()
+            self._hide()
             self._flow.put(event.text)
             self._streamed += event.text
         elif event.kind == "end" and event.of == "call":
@@ -336,8 +338,8 @@ class TurnView:
     def output(self, path: str, text: str) -> None:
         """Show the output of a program."""
         lines = text.strip().splitlines()
-        if lines and self._status is not None:
-            self._say(f"running the program: {brief(lines[-1], _WIDE)}")
+        if lines and not self._stopping:
+            self.progress.notice = printable(brief(lines[-1], _WIDE))
 
     def answered(self, text: str) -> None:
         """Write the answer, or the part of it that was not streamed."""
@@ -353,27 +355,16 @@ class TurnView:
         if self._streamed:
             self._flow.end()
 
-    def _say(self, text: str) -> None:
-        if self._status is not None and not self._stopping:
-            self._status.update(_plain(text))
-            self._status.start()
-
-    def _stop(self) -> None:
-        """Hide the status line, before another line is written."""
-        if self._status is not None:
-            self._status.stop()
+    def _hide(self) -> None:
+        """Hide the tree for the rest of the turn: the answer streams where it is drawn."""
+        if self._screen is not None:
+            self._screen.hide()
+            self._screen = None
 
     def _line(self, text: str) -> None:
         if text and not self._quiet:
-            self._stop()
-            tell(f"  {text}", style="dim")
-
-
-def _plain(text: str) -> Any:
-    """Return a text without markup for rich."""
-    from rich.text import Text
-
-    return Text(text, style="dim")
+            with contextlib.nullcontext() if self._screen is None else self._screen.aside():
+                tell(f"  {text}", style="dim")
 
 
 def _attempt(names: list[str]) -> str:

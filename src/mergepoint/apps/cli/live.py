@@ -1,4 +1,4 @@
-"""The live view of a run on the terminal: a tree, or the stages of a recipe.
+"""The live view of a run on the terminal: a tree, also that of a chat, or a recipe's stages.
 
 Where there is no terminal, a tree has a line per call.
 """
@@ -108,14 +108,18 @@ class Screen:
             redirect_stderr=not self._transient,
         )
 
+    def hide(self) -> None:
+        """Remove the view from the terminal."""
+        self._live.transient = True
+        self._live.stop()
+
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
         """Hide the view while the context is open, so that something else can be written.
 
         It comes back below as a new one: the same one would be drawn over the other text.
         """
-        self._live.transient = True
-        self._live.stop()
+        self.hide()
         try:
             yield
         finally:

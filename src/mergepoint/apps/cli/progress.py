@@ -192,6 +192,11 @@ class Progress:
             above.started = now if above.started is None else above.started
             above.ended = now
 
+    def note_records(self, records: Sequence[CallRecord]) -> None:
+        """Note recorded calls, as of now."""
+        for _, event in _events_of(records):
+            self.note(replace(event, recorded=event.kind == "end"))
+
     def end(self) -> None:
         """Note that the run is over, so that no loop continues."""
         self.root.end()
@@ -277,20 +282,11 @@ def recorded_progress(
 
     A failed attempt counts only if no later one was answered.
     """
-    moments: list[tuple[float, int, Event]] = []
-    answered = {record.path for record in records if record.settled}
-    for record in records:
-        if record.kind == "gate" or record.asks or (record.failed and record.path in answered):
-            continue
-        event = Event("start", record.path, model=record.model, of=record.kind)
-        moments.append((record.started, 0, event))
-        kind = _ended_as(record)
-        used = int((record.usage or {}).get("total_tokens", 0))
-        moments.append((record.ended, 1, replace(event, kind=kind, tokens=used)))
-    now = [min((moment[0] for moment in moments), default=0.0)]
+    moments = _events_of(records)
+    now = [min((moment for moment, _ in moments), default=0.0)]
     progress = Progress(tree, clock=lambda: now[0])
-    for time_, _, event in sorted(moments, key=lambda moment: moment[:2]):
-        now[0] = time_
+    for moment, event in moments:
+        now[0] = moment
         progress.note(event)
     for record in records:
         if record.kind == "gate" and not record.asks:
@@ -302,6 +298,23 @@ def recorded_progress(
     if over:
         progress.end()
     return progress
+
+
+def _events_of(records: Sequence[CallRecord]) -> list[tuple[float, Event]]:
+    """Return the events of recorded calls with their times, in order."""
+    moments: list[tuple[float, int, Event]] = []
+    answered = {record.path for record in records if record.settled}
+    for record in records:
+        if record.kind == "gate" or record.asks or (record.failed and record.path in answered):
+            continue
+        event = Event("start", record.path, model=record.model, of=record.kind)
+        moments.append((record.started, 0, event))
+        kind = _ended_as(record)
+        used = int((record.usage or {}).get("total_tokens", 0))
+        moments.append((record.ended, 1, replace(event, kind=kind, tokens=used)))
+    # Starts before ends: a call of no duration has the same time twice.
+    moments.sort(key=lambda moment: moment[:2])
+    return [(time_, event) for time_, _, event in moments]
 
 
 def _ended_as(record: CallRecord) -> Happening:

@@ -23,8 +23,8 @@ from mergepoint.apps.cli.run_store import JOURNAL, TRANSCRIPT
 
 if TYPE_CHECKING:
     from mergepoint.apps.cli.run_store import RunState, RunStore, StoredRun, Unreadable
-    from mergepoint.journal.follow import Tail
-    from mergepoint.journal.integrity import Problem, Repair
+    from mergepoint.journal.journal_check import Problem, Repair
+    from mergepoint.journal.line_logs import Tail
 
 
 LIST_EXAMPLES = (
@@ -402,7 +402,7 @@ def _named(runs: Sequence[str], store: RunStore, *, every: bool) -> list[StoredR
 
 
 def _problems(run: StoredRun) -> list[Problem]:
-    from mergepoint.journal.integrity import check_rows, check_run
+    from mergepoint.journal.journal_check import check_rows, check_run
 
     if run.folder is None:
         return check_rows(run.rows, run.run_id)
@@ -446,7 +446,7 @@ def repair(
     run that is being written is refused.
     """
     from mergepoint.apps.cli.output import put_json, tell
-    from mergepoint.journal.integrity import open_repair
+    from mergepoint.journal.journal_check import open_repair
 
     folder = _folder(stored.open().find_journal(run))
     with open_repair(folder / JOURNAL) as found:
@@ -520,8 +520,8 @@ def _ask(*, yes: bool) -> None:
 
 def _transcript(folder: Path) -> Path | None:
     """Rewrite a transcript that is missing or differs, and return its path; otherwise None."""
-    from mergepoint.journal.file import read_journal
-    from mergepoint.journal.integrity import compared
+    from mergepoint.journal.file_journal import read_journal
+    from mergepoint.journal.journal_check import compared
     from mergepoint.journal.transcript import transcript_of, write_transcript
 
     file = folder / TRANSCRIPT
