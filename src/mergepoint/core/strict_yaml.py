@@ -330,7 +330,7 @@ def dump(value: Any) -> str:
     for at, problem in refusals(value):
         raise ValueError(f"{'.'.join(map(str, at)) or 'the value'}: {problem}")
     lines = _lines(value) if _filled(value) else [_inline(value)]
-    return "".join(f"{line}\n" for line in lines)
+    return "\n".join(lines) + "\n"
 
 
 def _lines(value: Any) -> Iterator[str]:
@@ -341,9 +341,11 @@ def _lines(value: Any) -> Iterator[str]:
         if len(head) > _LONG_KEY:
             yield f"? {head[:-1]}"
             head = ":"
-        inner = _lines(item) if _filled(item) else _scalar_lines(item)
-        yield head if _filled(item) and key is not None else f"{head} {next(inner)}"
-        yield from (f"  {line}" if line else line for line in inner)
+        is_filled = _filled(item)
+        inner = _lines(item) if is_filled else _scalar_lines(item)
+        yield head if is_filled and key is not None else f"{head} {next(inner)}"
+        for line in inner:
+            yield f"  {line}" if line else line
 
 
 def _filled(value: object) -> bool:

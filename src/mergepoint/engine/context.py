@@ -129,7 +129,9 @@ class RunContext:
         These are the outputs that the tree can read. As inputs they are in journal and transcript,
         and a resumed run has them too.
         """
-        extra = tuple(key for key in readable(tree, self.outputs) if key not in self.inputs)
+        # Most runs begin without outputs: then the tree needs no walk.
+        known = readable(tree, self.outputs) if self.outputs else ()
+        extra = tuple(key for key in known if key not in self.inputs)
         return {**{key: self.outputs[key] for key in extra}, **self.inputs}, extra
 
     def begin(self, tree: Node) -> Turn:

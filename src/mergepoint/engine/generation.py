@@ -14,13 +14,11 @@ from typing_extensions import Unpack
 
 from mergepoint.core.errors import MergepointError, StepError
 from mergepoint.engine.callbacks import Event
-from mergepoint.engine.calls import TreeCalls
 from mergepoint.engine.context import RunContext
 from mergepoint.engine.facts import whole_messages
 from mergepoint.engine.gates import by_path
 from mergepoint.engine.journaling import (
     EXCLUSIVE,
-    Journaling,
     Origin,
     RunInputs,
     end_journal,
@@ -196,7 +194,7 @@ class TreeRun:
                 inputs=ctx.inputs_for(self.tree)[0],
                 meta=ctx.meta,
             )
-            journal = self._journaling(store, path).begin(given)
+            journal = self.runner.journaling(store, self.tree).begin(given)
         except MergepointError as error:
             ctx.begin(self.tree)
             ctx.fail(error)
@@ -212,7 +210,7 @@ class TreeRun:
         store, run_id = named_run(self.store, run)
         ctx, again = self.ctx, self.again
         given = given_again(store.read(run_id)[0], again.inputs, again.messages)
-        journal = self._journaling(store, path).go_on(run_id, given)
+        journal = self.runner.journaling(store, self.tree).go_on(run_id, given)
         header = given or journal.header
         declared = {known.name for known in inputs_of(self.tree)}
         ctx.run_id = header.run_id
@@ -222,10 +220,6 @@ class TreeRun:
         hold_journal(ctx, journal, None)
         _check_answers(journal, again.answerer)
         return _Home(journal, store, store.folder_of(run_id))
-
-    def _journaling(self, store: Store, path: str) -> Journaling:
-        calls: TreeCalls = self.runner.calls().made_for(self.tree, path)
-        return Journaling(store, self.tree, path, calls)
 
     def _finish(self, home: _Home | None) -> None:
         """Write the transcript and let go of the run; the context keeps its records in memory."""

@@ -209,6 +209,13 @@ class Journaling:
         """Return the digests of what is static in each step, the same in all runs."""
         return statics(self.tree, self.path, self.calls)
 
+    def stored_in(self, store: Store) -> Journaling:
+        """Return the same journals in another store, with what is computed for the tree."""
+        other = replace(self, store=store)
+        # `replace` makes a new instance without cached properties: they depend on the tree only.
+        vars(other).update(outlined=self.outlined, requests=self.requests)
+        return other
+
     def begin(self, given: RunInputs) -> RunJournal:
         """Create the journal of a new run. Raises JournalError if its id was used before."""
         messages = whole_messages(given.messages)

@@ -85,6 +85,7 @@ class ChatRunner:
         }
         ModelSettings(**self._settings)  # raises for what they cannot be
         self._graphs: OrderedDict[tuple[int, tuple[str, ...]], _Known] = OrderedDict()
+        self._journalings: OrderedDict[int, Journaling] = OrderedDict()
 
     def run(
         self, ctx: RunContext, tree: Node, *, config: RunnableConfig | None = None
@@ -192,6 +193,21 @@ class ChatRunner:
         settings = ModelSettings(**self._settings)
         return TreeCalls(self._model, view=self._view, spending=spending, settings=settings)
 
+    def journaling(self, store: Store, tree: Node) -> Journaling:
+        """Return the journals of a tree's runs, with what is computed once per tree.
+
+        Raises TreeError where a step has no model, or a model no price under a budget in USD.
+        """
+        known = self._journalings.get(id(tree))
+        if known is None:
+            path = root_path(tree)
+            known = Journaling(store, tree, path, self.calls().made_for(tree, path))
+            # The entry holds the tree, so that no other tree gets its id.
+            self._journalings[id(tree)] = known
+            if len(self._journalings) > _KEPT:
+                self._journalings.popitem(last=False)
+        return known.stored_in(store)
+
     @contextmanager
     def _journaled(self, ctx: RunContext, turn: Turn) -> Iterator[None]:
         """Write a turn to its journal, and take over the answers that it may."""
@@ -227,10 +243,7 @@ class ChatRunner:
             inputs=turn.inputs,
             meta=ctx.meta,
         )
-        path = root_path(turn.tree)
-        self._graph(turn)
-        calls = self._graphs[id(turn.tree), turn.extra].calls
-        journal = Journaling(self._store, turn.tree, path, calls).either(given)
+        journal = self.journaling(self._store, turn.tree).either(given)
         hold_journal(ctx, journal, answers)
         return journal
 
@@ -258,7 +271,9 @@ class ChatRunner:
     def _calls(self, tree: Node) -> TreeCalls:
         """Return the calls of a tree's runs, made where budgets or a journal need them."""
         path, calls = root_path(tree), self.calls()
-        needed = self._store is not None or self._budget is not None or budgets_of(tree, path)
+        if self._store is not None:
+            return self.journaling(self._store, tree).calls
+        needed = self._budget is not None or budgets_of(tree, path)
         return calls.made_for(tree, path) if needed else calls
 
     def _purse(self, ctx: RunContext, turn: Turn) -> BudgetSource:
