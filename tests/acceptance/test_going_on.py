@@ -227,7 +227,7 @@ def test_behind_a_turn_that_was_killed() -> None:
     replies = iter([ServerReply(PLAN), ServerReply("Never read.", delay=60)])
     with ModelServer(lambda body: next(replies, ServerReply("Hello."))) as server:
         killed(chat(server, "-m Hi"), ENV, lambda: len(server.log) == 2)
-        ran = piped("mergepoint session show last", ENV)
+        ran = piped("mergepoint sessions show last", ENV)
         done = continued(ran, terminal=False)
         assert (done.code, len(server.log)) == (0, 3), done.shown
         assert "Hello." in done.shown

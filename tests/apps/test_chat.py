@@ -1,4 +1,4 @@
-"""`mergepoint chat` and `mergepoint session`, on the offline model and in a real sandbox."""
+"""`mergepoint chat` and `mergepoint sessions`, on the offline model and in a real sandbox."""
 
 from __future__ import annotations
 
@@ -89,11 +89,11 @@ def test_a_turn_that_failed_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> N
         assert "Turn 1 failed and has no answer. To retry it, omit -m." in other.err
         assert other.out == "Bye.\n"
         assert command("chat", *model, "--resume", "last", "-m", "Hi").code == 1
-        way_on = command("session", "show", "last").out.splitlines()[-1]
+        way_on = command("sessions", "show", "last").out.splitlines()[-1]
         again = command(*shlex.split(way_on.removeprefix("resume: mergepoint ")), given="")
     assert (again.code, again.out) == (0, "Hello.\n")
     assert "Retrying turn 3, which failed: Hi" in again.err
-    assert "resume: " not in command("session", "show", "last").out
+    assert "resume: " not in command("sessions", "show", "last").out
 
 
 def test_a_pipe_holds_messages_and_answers() -> None:
@@ -159,7 +159,7 @@ def test_a_chat_that_was_killed_at_a_question_goes_on() -> None:
 def test_ids_that_are_none_are_refused(session: str) -> None:
     """What would leave the folder never gets near the file system, nor does what is not there."""
     before = sorted(Path().rglob("*"))
-    for done in (command("chat", "--resume", session), command("session", "show", session)):
+    for done in (command("chat", "--resume", session), command("sessions", "show", session)):
         assert done.code == 2
         assert done.err.startswith("error: ")
     assert sorted(Path().rglob("*")) == before
@@ -168,8 +168,8 @@ def test_ids_that_are_none_are_refused(session: str) -> None:
 def test_without_any_session_there_is_nothing_to_resume() -> None:
     """`last` of nothing is told, and lists say that there is nothing."""
     assert "no session to resume yet" in command("chat", "--resume", "last").err
-    assert command("session", "list").err == "There are no sessions in sessions.\n"
-    assert command("session", "show", "last").code == 2
+    assert command("sessions", "list").err == "There are no sessions in sessions.\n"
+    assert command("sessions", "show", "last").code == 2
 
 
 def test_options_that_cannot_be_are_refused() -> None:
@@ -307,27 +307,27 @@ def test_sessions_are_listed_shown_exported_checked_and_repaired() -> None:
     """Each as text and, but for the export, as JSON; damage is named, and what is good kept."""
     command("chat", "-m", SUM, "--ask", "nothing", "-q")
     session = newest().session_id
-    assert session in command("session", "list").out
-    assert f"1 user:\n  {SUM}" in command("session", "show", "last").out
-    assert "exit code 0" in command("session", "show", "last", "--turn", "1", "--steps").out
-    assert "has only 1 turns" in command("session", "show", "last", "--turn", "2").err
-    data = command("session", "show", session, "--json").data
+    assert session in command("sessions", "list").out
+    assert f"1 user:\n  {SUM}" in command("sessions", "show", "last").out
+    assert "exit code 0" in command("sessions", "show", "last", "--turn", "1", "--steps").out
+    assert "has only 1 turns" in command("sessions", "show", "last", "--turn", "2").err
+    data = command("sessions", "show", session, "--json").data
     assert [one["role"] for one in data["messages"]] == ["user", "assistant"]
-    assert session in command("session", "export", "last").out.splitlines()[0]
-    assert command("session", "list", "--json").data[0]["title"] == SUM
-    assert command("session", "export", "last", "--to", "s.yaml").code == 0
-    assert command("session", "export", "last", "--to", "s.yaml").code == 2
-    assert command("session", "check", "--all").out == f"{session}: OK\n"
+    assert session in command("sessions", "export", "last").out.splitlines()[0]
+    assert command("sessions", "list", "--json").data[0]["title"] == SUM
+    assert command("sessions", "export", "last", "--to", "s.yaml").code == 0
+    assert command("sessions", "export", "last", "--to", "s.yaml").code == 2
+    assert command("sessions", "check", "--all").out == f"{session}: OK\n"
     journal = Path("sessions") / session / "journal.jsonl"
     journal.write_bytes(journal.read_bytes().replace(b"16506.80", b"99999.99"))
-    found = command("session", "check", session)
+    found = command("sessions", "check", session)
     assert found.code == 3
     assert "its checksum does not fit" in found.out
-    assert not command("session", "check", session, "--json").data[0]["fine"]
-    assert command("session", "show", session).code == 2
-    assert "Copied the damaged file to" in command("session", "repair", session).out
-    assert command("session", "check", session).code == 0
-    assert command("session", "check").code == 2
+    assert not command("sessions", "check", session, "--json").data[0]["ok"]
+    assert command("sessions", "show", session).code == 2
+    assert "Copied the damaged file to" in command("sessions", "repair", session).out
+    assert command("sessions", "check", session).code == 0
+    assert command("sessions", "check").code == 2
 
 
 @pytest.mark.campaign

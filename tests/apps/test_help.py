@@ -32,7 +32,7 @@ COMMANDS = tuple(_commands(get_command(app)))
 
 def test_all_commands_are_looked_at() -> None:
     """The walk below finds commands of the first and of the second level."""
-    assert {(), ("chat",), ("session", "show"), ("run",)} <= set(COMMANDS)
+    assert {(), ("chat",), ("sessions", "show"), ("run",)} <= set(COMMANDS)
 
 
 @pytest.mark.parametrize("names", COMMANDS, ids=" ".join)

@@ -154,7 +154,7 @@ def test_no_command_writes_what_could_steer_a_terminal(here: Path) -> None:
         command("run", "best_of_n", HOSTILE, "--why", "*", "*"),
         command("run", f"no-{HOSTILE}"),
         command("chat", "-m", HOSTILE, "--ask", "nothing", "--runner", "unsafe_subprocess"),
-        command("session", "show", "last"),
+        command("sessions", "show", "last"),
     ]
     for number, one in enumerate(said):
         steering = set("\x1b\x07\x9b\u202e\u2066\r") & set(one.out + one.err)

@@ -344,7 +344,7 @@ def test_everything_that_is_wrong_is_told_with_its_line(done: Path) -> None:
     checked = command("runs", "check", "one", "--json")
     assert checked.code == 3
     (run,) = checked.data
-    assert not run["fine"]
+    assert not run["ok"]
     assert [problem["line"] for problem in run["problems"]] == [2, 4, 6]
     text = command("runs", "check", "last")
     assert text.out.splitlines()[0].startswith("runs/one/journal.jsonl:2: its checksum does not")

@@ -114,7 +114,7 @@ def set_up(connection: sql.Connection, *, flush: bool) -> None:
 def lock_session(connection: sql.Connection, session_id: str) -> None:
     """Lock this session against other transactions until this one ends (PostgreSQL)."""
     connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{PATIENCE:.0f}s'")
-    digest = hashlib.blake2b(f"mergepoint session {session_id}".encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(f"mergepoint sessions {session_id}".encode(), digest_size=8).digest()
     key = int.from_bytes(digest, signed=True)
     connection.execute(sql.select(sql.func.pg_advisory_xact_lock(key)))
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mergepoint.apps.cli import chat, run, runs, session, show, workflows
+from mergepoint.apps.cli import chat, run, runs, sessions, show, workflows
 from mergepoint.apps.cli.framework import GuardedGroup, SectionedCommand, with_options
 from mergepoint.apps.cli.output import EXIT_CODES, REFUSED, put
 
@@ -49,11 +49,11 @@ RUNS: Sequence[Entry] = (
     ("export", runs.export, "Write a transcript.", runs.EXPORT_EXAMPLES, ""),
 )
 SESSIONS: Sequence[Entry] = (
-    ("list", session.list_sessions, "List the sessions.", session.LIST_EXAMPLES, ""),
-    ("show", session.show, "Show a session.", session.SHOW_EXAMPLES, ""),
-    ("export", session.export, "Write a session as YAML.", session.EXPORT_EXAMPLES, ""),
-    ("check", session.check, "Find damaged sessions.", session.CHECK_EXAMPLES, ""),
-    ("repair", session.repair, "Repair a session.", session.REPAIR_EXAMPLES, ""),
+    ("list", sessions.list_sessions, "List the sessions.", sessions.LIST_EXAMPLES, ""),
+    ("show", sessions.show, "Show a session.", sessions.SHOW_EXAMPLES, ""),
+    ("export", sessions.export, "Write a session as YAML.", sessions.EXPORT_EXAMPLES, ""),
+    ("check", sessions.check, "Find damaged sessions.", sessions.CHECK_EXAMPLES, ""),
+    ("repair", sessions.repair, "Repair a session.", sessions.REPAIR_EXAMPLES, ""),
 )
 
 
@@ -141,6 +141,6 @@ app = _group(
 )
 for _name, _entries, _callback, _line, _panel in (
     ("runs", RUNS, _runs, "List, follow, check, repair, and export runs.", _SEEING),
-    ("session", SESSIONS, _sessions, "List, show, check, and repair sessions.", _AGENT),
+    ("sessions", SESSIONS, _sessions, "List, show, check, and repair sessions.", _AGENT),
 ):
     app.add_typer(_group(_entries, _callback), name=_name, short_help=_line, rich_help_panel=_panel)

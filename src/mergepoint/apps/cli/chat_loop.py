@@ -22,7 +22,7 @@ from mergepoint.apps.cli.invocation import model_settings
 from mergepoint.apps.cli.options import OFFLINE, SESSIONS, Approval, ChatOptions
 from mergepoint.apps.cli.output import DONE, FAILED, INTERRUPTED, OPEN, CommandError, tell
 from mergepoint.apps.cli.run_store import LAST
-from mergepoint.apps.cli.session import (
+from mergepoint.apps.cli.sessions import (
     CHAT_OPTIONS,
     brief_lines,
     chat_command,

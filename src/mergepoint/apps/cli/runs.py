@@ -413,7 +413,7 @@ def _check_facts(run: StoredRun, problems: list[Problem]) -> dict[str, object]:
     return {
         "run_id": run.run_id,
         "folder": None if run.folder is None else str(run.folder),
-        "fine": not problems,
+        "ok": not problems,
         "problems": [
             {"file": str(one.file), "line": one.line, "problem": one.what} for one in problems
         ],

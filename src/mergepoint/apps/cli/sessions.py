@@ -1,4 +1,4 @@
-"""`mergepoint session`: list, show, export, check and repair sessions."""
+"""`mergepoint sessions`: list, show, export, check and repair sessions."""
 
 from __future__ import annotations
 
@@ -29,25 +29,28 @@ if TYPE_CHECKING:
     from mergepoint.session.session_store import Sessions as SessionStore
 
 LIST_EXAMPLES = (
-    "mergepoint session list",
-    "mergepoint session list --sessions sqlite:///sessions.db",
-    "mergepoint session list --json | jq -r '.[].session_id'",
+    "mergepoint sessions list",
+    "mergepoint sessions list --sessions sqlite:///sessions.db",
+    "mergepoint sessions list --json | jq -r '.[].session_id'",
 )
 SHOW_EXAMPLES = (
-    "mergepoint session show last",
-    "mergepoint session show last --turn 3 --steps",
-    "mergepoint session show last --json | jq '.steps[] | select(.type == \"execute\")'",
+    "mergepoint sessions show last",
+    "mergepoint sessions show last --turn 3 --steps",
+    "mergepoint sessions show last --json | jq '.steps[] | select(.type == \"execute\")'",
 )
 EXPORT_EXAMPLES = (
-    "mergepoint session export last > session.yaml",
-    "mergepoint session export last --to session.yaml",
+    "mergepoint sessions export last > session.yaml",
+    "mergepoint sessions export last --to session.yaml",
 )
 CHECK_EXAMPLES = (
-    "mergepoint session check last",
-    "mergepoint session check --all",
-    "mergepoint session check --all --json | jq '.[] | select(.fine | not)'",
+    "mergepoint sessions check last",
+    "mergepoint sessions check --all",
+    "mergepoint sessions check --all --json | jq '.[] | select(.ok | not)'",
 )
-REPAIR_EXAMPLES = ("mergepoint session repair trip", "mergepoint session repair trip --yes --json")
+REPAIR_EXAMPLES = (
+    "mergepoint sessions repair trip",
+    "mergepoint sessions repair trip --yes --json",
+)
 
 CHAT_OPTIONS = "mergepoint.chat"  # key in the header of a turn's run: options of a resumed chat
 _TITLE = 60
@@ -235,7 +238,7 @@ def check(
             for line in [f"{name}: {flaw}" for flaw in flaws] or [f"{name}: OK"]:
                 put(line)
             if flaws:
-                tell(f"To keep the undamaged part: mergepoint session repair {name}")
+                tell(f"To keep the undamaged part: mergepoint sessions repair {name}")
         if not found:
             tell(f"There are no sessions in {sessions}.")
     if any(found.values()):
@@ -243,8 +246,8 @@ def check(
 
 
 def _facts(name: str, flaws: list[Flaw]) -> dict[str, object]:
-    listed = [{"where": one.where, "what": one.what, "loses": one.loses} for one in flaws]
-    return {"session_id": name, "fine": not flaws, "flaws": listed}
+    problems = [{"where": one.where, "problem": one.what, "loses": one.loses} for one in flaws]
+    return {"session_id": name, "ok": not flaws, "problems": problems}
 
 
 def repair(
@@ -275,8 +278,9 @@ def repair(
                 raise Declined("Nothing was changed.")
     done = repair_session(name, sessions=place)
     if json:
-        found = [str(flaw) for flaw in done.flaws]
-        put_json({"session_id": name, "kept": done.kept, "flaws": found, "copy": done.copy or None})
+        problems = [str(flaw) for flaw in done.flaws]
+        facts = {"session_id": name, "repaired": bool(done.flaws), "kept": done.kept}
+        put_json({**facts, "problems": problems, "copy": done.copy or None})
         return
     if done.copy:
         put(f"Copied the damaged file to {done.copy}.")
