@@ -15,7 +15,7 @@ from mergepoint.engine.generation import run_generation
 from mergepoint.engine.result import Result
 from mergepoint.notebook import display
 from mergepoint.streams.langgraph import compile_recipe
-from mergepoint.streams.run import run_recipe
+from mergepoint.streams.recipe_runs import run_recipe
 from mergepoint.testing.scripted_model import ScriptedModel
 
 HOSTILE = '<script>alert("x")</script>\u202e\x1b[31m&'

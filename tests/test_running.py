@@ -29,8 +29,8 @@ from mergepoint.running import (
 )
 from mergepoint.streams.langgraph import compile_recipe
 from mergepoint.streams.recipe import Recipe, Stage
+from mergepoint.streams.recipe_runs import run_recipe
 from mergepoint.streams.recipe_yaml import LIBRARY, recipe_to_yaml
-from mergepoint.streams.run import run_recipe
 from mergepoint.streams.thing import Thing
 from mergepoint.targets import find_target
 from mergepoint.testing.answer_table import TableModel

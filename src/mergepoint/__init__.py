@@ -66,9 +66,9 @@ if TYPE_CHECKING:
     from mergepoint.streams.params import Params as Params
     from mergepoint.streams.recipe import Recipe as Recipe
     from mergepoint.streams.recipe import Stage as Stage
+    from mergepoint.streams.recipe_runs import run_recipe as run_recipe
     from mergepoint.streams.recipe_yaml import load_recipe as load_recipe
     from mergepoint.streams.registry import block as block
-    from mergepoint.streams.run import run_recipe as run_recipe
     from mergepoint.streams.thing import Thing as Thing
     from mergepoint.tree.decision import Decision as Decision
     from mergepoint.tree.decision import Question as Question
@@ -220,7 +220,7 @@ _HOMES = {
     "mergepoint.streams.recipe": "Recipe Stage",
     "mergepoint.streams.recipe_yaml": "load_recipe",
     "mergepoint.streams.registry": "block",
-    "mergepoint.streams.run": "run_recipe",
+    "mergepoint.streams.recipe_runs": "run_recipe",
     "mergepoint.streams.thing": "Thing",
     "mergepoint.tree.decision": "Decision Question",
     "mergepoint.tree.leaves": "Call ChatStep Step",

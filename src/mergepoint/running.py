@@ -36,9 +36,9 @@ from mergepoint.models.identity import ChatModel, View
 from mergepoint.models.pricing import Price
 from mergepoint.streams.langgraph import CompiledRecipe, compile_recipe
 from mergepoint.streams.recipe import Recipe
+from mergepoint.streams.recipe_runs import RecipeOptions, arun_recipe, recipe_events
 from mergepoint.streams.recipe_yaml import Library
 from mergepoint.streams.registry import Registry
-from mergepoint.streams.run import RecipeOptions, arun_recipe, recipe_events
 from mergepoint.streams.thing import Thing
 from mergepoint.targets import FoundTarget, find_target
 from mergepoint.tree.leaves import Method

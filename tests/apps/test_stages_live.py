@@ -11,8 +11,8 @@ from rich.console import Console
 
 from mergepoint.apps.cli.live import StagesView
 from mergepoint.streams.recipe import Recipe, Stage
+from mergepoint.streams.recipe_runs import RecipeOptions, RecipeRun
 from mergepoint.streams.recipe_yaml import LIBRARY
-from mergepoint.streams.run import RecipeRun, Wanted
 from mergepoint.testing.fakes import StochasticModel
 
 
@@ -31,14 +31,14 @@ def test_the_view_tells_of_stages_calls_and_the_best() -> None:
         seen.append(drawn(live))
         return {"score": 70, "feedback": "more"} if "Score" in prompt else "an answer"
 
-    wanted = Wanted(
+    wanted = RecipeOptions(
         model=StochasticModel(chance=answered),
         runs=None,
         knobs={"n": 2},
         watch=lambda stage_id, thing: live.note(stage_id, thing),
     )
     run = RecipeRun.of(LIBRARY.find("best_of_n"), ["a"], wanted)
-    live = StagesView(run, quiet=True)
+    live: StagesView = StagesView(run, quiet=True)
 
     async def all_of_it() -> int:
         return len([thing async for thing in run.stream()])
@@ -65,7 +65,7 @@ def test_the_view_tells_of_failed_things() -> None:
         return "no title"
 
     recipe = Recipe("poll", (Stage("generate", params={"answer": "^Title"}), Stage("vote")))
-    wanted = Wanted(model=StochasticModel(chance=answered), runs=None)
+    wanted = RecipeOptions(model=StochasticModel(chance=answered), runs=None)
     run = RecipeRun.of(recipe, ["a", "b"], wanted)
     live = StagesView(run, quiet=True)
 

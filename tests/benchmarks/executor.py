@@ -24,7 +24,7 @@ from mergepoint.streams.model_calls import Passing, asker_of
 from mergepoint.streams.planning import plan
 from mergepoint.streams.protocols import ModelAnswer, ModelRequest
 from mergepoint.streams.recipe import Recipe, Stage
-from mergepoint.streams.run import RecipeRun, Wanted
+from mergepoint.streams.recipe_runs import RecipeOptions, RecipeRun
 from mergepoint.streams.stage import entered
 from mergepoint.streams.thing import Thing
 from mergepoint.tree.policy import Budget, Policy
@@ -66,7 +66,7 @@ def above_the_door(items: int, repetitions: int, results: Results) -> None:
 
 
 async def _recipe(items: int, width: int) -> float:
-    options = Wanted(runs=None, model=EchoModel())
+    options = RecipeOptions(runs=None, model=EchoModel())
     run = RecipeRun.of(recipe(width), list(map(str, range(items))), options)
     start = time.process_time()
     async for _ in run.stream():

@@ -17,7 +17,7 @@ from tests.crash.trees import Ask, Said
 
 from mergepoint.journal.file_journal import FileStore
 from mergepoint.streams.recipe import Recipe, Stage
-from mergepoint.streams.run import RecipeRun, Wanted
+from mergepoint.streams.recipe_runs import RecipeOptions, RecipeRun
 from mergepoint.streams.thing import Thing
 
 THINGS = 40
@@ -61,7 +61,7 @@ async def _run(order: RecipeOrder, tell: Tell) -> Any:
         for call in thing.history[-1].calls:
             tell("kept", call)
 
-    wanted = Wanted(model=model, runs=store, run_id=order.run, resume=resume, watch=watch)
+    wanted = RecipeOptions(model=model, runs=store, run_id=order.run, resume=resume, watch=watch)
     run = RecipeRun.of(stages(), items(resume), wanted)
     return await _all(run)
 
@@ -105,7 +105,7 @@ class RecipeCampaign(Campaign):
             return answer_to(said)
 
         given: Ask = ask
-        wanted = Wanted(model=AskingModel(ask=given), runs=None, run_id=run)
+        wanted = RecipeOptions(model=AskingModel(ask=given), runs=None, run_id=run)
         done = RecipeRun.of(self.recipe(), items(), wanted)
         things = asyncio.run(_all(done))
         paths = sorted([*paths_of(done.journal.records), "stages/end"])

@@ -33,7 +33,7 @@ from mergepoint.session.file_sessions import open_session
 from mergepoint.session.turn_runner import Reply, TurnRunner
 from mergepoint.streams.langgraph import compile_recipe
 from mergepoint.streams.recipe import Recipe, Stage
-from mergepoint.streams.run import arun_recipe, stream_recipe
+from mergepoint.streams.recipe_runs import arun_recipe, stream_recipe
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.tree.leaves import Call, Step
 from mergepoint.tree.nodes import Block, Gate

@@ -23,7 +23,7 @@ from mergepoint.journal.file_journal import FileStore
 from mergepoint.models.identity import ChatModel, identity
 from mergepoint.models.pricing import Price
 from mergepoint.streams.recipe import Recipe, Stage
-from mergepoint.streams.run import run_recipe
+from mergepoint.streams.recipe_runs import run_recipe
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
 from mergepoint.testing.server import ModelServer, ServerReply
 from mergepoint.tree.leaves import Call, Step

@@ -18,7 +18,7 @@ from mergepoint.engine.generation import run_generation
 from mergepoint.engine.interpreter import ainterpret, interpret
 from mergepoint.engine.runner import ChatRunner
 from mergepoint.streams.recipe import Recipe, Stage
-from mergepoint.streams.run import run_recipe
+from mergepoint.streams.recipe_runs import run_recipe
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.tree.leaves import MAX_DEPTH, Step
 from mergepoint.tree.nodes import Block, Gate, Loop, Node

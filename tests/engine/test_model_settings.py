@@ -17,8 +17,8 @@ from mergepoint.engine.generation import run_generation
 from mergepoint.engine.runner import ChatRunner
 from mergepoint.models.call import ModelCallRun
 from mergepoint.streams.recipe import Stage
+from mergepoint.streams.recipe_runs import run_recipe
 from mergepoint.streams.recipe_yaml import recipe_from_yaml, recipe_to_yaml
-from mergepoint.streams.run import run_recipe
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.testing.server import ModelServer
 from mergepoint.tree.leaves import Call, Step

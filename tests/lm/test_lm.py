@@ -29,7 +29,7 @@ from mergepoint import (
 )
 from mergepoint.engine.generation import arun_generation, run_generation
 from mergepoint.journal.file_journal import FileStore
-from mergepoint.streams.run import arun_recipe, run_recipe
+from mergepoint.streams.recipe_runs import arun_recipe, run_recipe
 from tests.lm.llama import CONTEXT, MODEL, Llama, Proxy, llama
 
 pytestmark = pytest.mark.lm

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import comb, sqrt
 from typing import Any
 
-from mergepoint.streams.run import run_recipe
+from mergepoint.streams.recipe_runs import run_recipe
 from mergepoint.testing.fakes import Chance, StochasticModel
 
 RIGHT, WRONG = "right", "wrong"

@@ -19,9 +19,9 @@ from mergepoint.streams.context import BlockContext
 from mergepoint.streams.params import Params
 from mergepoint.streams.planning import plan
 from mergepoint.streams.recipe import MAX_STAGES, Recipe, Stage
+from mergepoint.streams.recipe_runs import RecipeOptions, RecipeRun, run_recipe
 from mergepoint.streams.recipe_yaml import Library, recipe_from_yaml
 from mergepoint.streams.registry import PACKAGE, Registry, block
-from mergepoint.streams.run import RecipeRun, Wanted, run_recipe
 from mergepoint.streams.thing import Thing
 from mergepoint.testing.simulation import SimulatedLoop
 
@@ -118,7 +118,7 @@ def test_a_block_that_goes_wrong_is_located(
     inner = Recipe("inner", (Stage("odd", params={"at": at, "what": what}),), **around)
     fresh = [Thing(f"i{number}", {"a": 1}) for number in range(5)]
     run = RecipeRun.of(
-        Recipe("outer", (Stage(inner),)), fresh, Wanted(runs=None, registry=REGISTRY)
+        Recipe("outer", (Stage(inner),)), fresh, RecipeOptions(runs=None, registry=REGISTRY)
     )
 
     async def main() -> list[str]:
@@ -157,7 +157,7 @@ def test_a_block_that_forgets_its_items_ends_them() -> None:
 def test_a_run_stays_in_its_event_loop() -> None:
     """A run that began in one loop is not gone on with in another."""
     recipe = Recipe("r", (Stage("dedupe"),))
-    stream = RecipeRun.of(recipe, ["a", "b"], Wanted(runs=None)).stream()
+    stream = RecipeRun.of(recipe, ["a", "b"], RecipeOptions(runs=None)).stream()
 
     async def one() -> str:
         return (await anext(stream)).id
@@ -198,7 +198,9 @@ def test_a_cancellation_at_any_await_leaves_nothing() -> None:
         run = RecipeRun.of(
             recipe,
             list("ab"),
-            Wanted(runs=None, registry=KNOWN, model=Answering(log=log, manner=Manner((0, 1)))),
+            RecipeOptions(
+                runs=None, registry=KNOWN, model=Answering(log=log, manner=Manner((0, 1)))
+            ),
         )
         landed = SimulatedLoop(seed=step).run(partial(_cancelled, run, step))
         records = run.journal.records

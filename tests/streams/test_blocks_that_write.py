@@ -10,9 +10,9 @@ from langchain_core.tools import tool as langchain_tool
 from mergepoint.core.errors import BlockError, RecipeError
 from mergepoint.streams.context import NotesInMemory
 from mergepoint.streams.recipe import Recipe, Stage
+from mergepoint.streams.recipe_runs import run_recipe
 from mergepoint.streams.recipe_yaml import recipe_to_yaml
 from mergepoint.streams.retrieval import checked_sums
-from mergepoint.streams.run import run_recipe
 from mergepoint.streams.thing import Thing
 from mergepoint.testing.fakes import Replies, run_block
 

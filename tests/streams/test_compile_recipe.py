@@ -25,8 +25,8 @@ from mergepoint.journal.file_journal import FileStore
 from mergepoint.journal.records import CallRecord
 from mergepoint.streams.langgraph import compile_recipe
 from mergepoint.streams.recipe import Recipe, Stage
+from mergepoint.streams.recipe_runs import run_recipe
 from mergepoint.streams.recipe_yaml import LIBRARY
-from mergepoint.streams.run import run_recipe
 from mergepoint.streams.thing import Thing
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
 from mergepoint.testing.simulation import simulate

@@ -10,7 +10,7 @@ import pytest
 from langchain_core.messages import BaseMessage
 
 from mergepoint.streams.recipe import Recipe, Stage
-from mergepoint.streams.run import RecipeRun, Wanted
+from mergepoint.streams.recipe_runs import RecipeOptions, RecipeRun
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
 from mergepoint.testing.simulation import SimulatedLoop
 
@@ -35,7 +35,7 @@ def test_two_wanted_of_ten(concurrency: int, most: int, seed: int) -> None:
     """Two are made one by one, else at most two and the width; then no task is left."""
     asked = model(1.0)
     run = RecipeRun.of(
-        recipe(concurrency, stages=1), list("abcdefghij"), Wanted(runs=None, model=asked)
+        recipe(concurrency, stages=1), list("abcdefghij"), RecipeOptions(runs=None, model=asked)
     )
 
     async def main() -> None:
@@ -57,7 +57,7 @@ def test_samples_that_are_not_wanted_end_while_they_wait(
     """A wide generate pulls from narrow stages; who stops at its first result ends all of it."""
     stages = [Stage("generate", params={"n": 3}, concurrency=width) for width in widths]
     run = RecipeRun.of(
-        Recipe("r", tuple(stages)), list("abcd"), Wanted(runs=None, model=model(1.0))
+        Recipe("r", tuple(stages)), list("abcd"), RecipeOptions(runs=None, model=model(1.0))
     )
 
     async def main() -> None:
@@ -73,7 +73,7 @@ def test_samples_that_are_not_wanted_end_while_they_wait(
 def test_the_first_thing_comes_as_soon_as_it_can(concurrency: int) -> None:
     """Four stages of 20 ms give it after 80 ms, however many items wait behind it."""
     run = RecipeRun.of(
-        recipe(concurrency), list(map(str, range(40))), Wanted(runs=None, model=model(0.02))
+        recipe(concurrency), list(map(str, range(40))), RecipeOptions(runs=None, model=model(0.02))
     )
 
     async def main() -> float:
@@ -120,7 +120,7 @@ def test_what_is_begun_ahead_is_what_the_page_says(
     def counted(wanted: int) -> tuple[int, float]:
         asked = ScriptedModel(default=thinking)
         items = [f"task {number}" for number in range(12)]
-        run = RecipeRun.of(thoughts, items, Wanted(runs=None, model=asked))
+        run = RecipeRun.of(thoughts, items, RecipeOptions(runs=None, model=asked))
 
         async def main() -> float:
             stream = run.stream()
@@ -150,7 +150,7 @@ def test_little_is_held(concurrency: int, seed: int, seconds: float) -> None:
             pulled += 1
             yield number
 
-    run = RecipeRun.of(recipe(concurrency), items(), Wanted(runs=None, model=model(1.0)))
+    run = RecipeRun.of(recipe(concurrency), items(), RecipeOptions(runs=None, model=model(1.0)))
 
     async def main() -> int:
         nonlocal most

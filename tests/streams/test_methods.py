@@ -13,8 +13,8 @@ from tests.provider import client
 from mergepoint.core.errors import MergepointError
 from mergepoint.streams.langgraph import compile_recipe
 from mergepoint.streams.recipe import Recipe, Stage
+from mergepoint.streams.recipe_runs import run_recipe
 from mergepoint.streams.recipe_yaml import recipe_from_yaml, recipe_to_yaml
-from mergepoint.streams.run import run_recipe
 from mergepoint.testing.server import Body, ModelServer, ServerReply
 from mergepoint.tree.leaves import Method
 

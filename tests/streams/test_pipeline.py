@@ -12,8 +12,8 @@ from mergepoint import Block, Call, Gate, Loop, Policy, Step, Template
 from mergepoint.core.errors import RecipeError
 from mergepoint.journal.file_journal import FileStore
 from mergepoint.streams.recipe import Recipe, Stage
+from mergepoint.streams.recipe_runs import run_recipe
 from mergepoint.streams.recipe_yaml import load_recipe, recipe_from_yaml
-from mergepoint.streams.run import run_recipe
 from mergepoint.streams.thing import Thing, fold
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.testing.simulation import FakeClock

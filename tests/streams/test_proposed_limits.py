@@ -21,10 +21,10 @@ from mergepoint.streams.params import Params
 from mergepoint.streams.plan_budget import budgets_of
 from mergepoint.streams.planning import PlannedRecipe, plan
 from mergepoint.streams.recipe import Recipe, Stage
+from mergepoint.streams.recipe_runs import RecipeOptions, RecipeRun, run_recipe
 from mergepoint.streams.recipe_yaml import Library
 from mergepoint.streams.registry import PACKAGE, Registry, block
 from mergepoint.streams.replan import Planner, ProposedCalls
-from mergepoint.streams.run import RecipeRun, Wanted, run_recipe
 from mergepoint.streams.thing import Thing, stamp
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
 from mergepoint.testing.simulation import SimulatedLoop
@@ -275,7 +275,7 @@ def slow(says: Proposing, seconds: float) -> ScriptedModel:
 
 def ran(says: Proposing, recipe: Recipe, known: Library) -> tuple[list[Thing], RecipeRun, float]:
     """Run on a simulated loop at two seconds a call; give Things, the run, and its seconds."""
-    wanted = Wanted(registry=REGISTRY, library=known, runs=None, model=slow(says, 2.0))
+    wanted = RecipeOptions(registry=REGISTRY, library=known, runs=None, model=slow(says, 2.0))
     running = RecipeRun.of(recipe, ["a"], wanted)
 
     async def main() -> tuple[list[Thing], float]:
@@ -294,8 +294,8 @@ def test_a_deadline_in_what_is_proposed_lets_no_call_begin(tmp_path: Path) -> No
     says = Proposing([stage("late")])
     things, running, seconds = ran(says, recipe, known)
     assert (len(things), calls_below(says), seconds) == (2, 4, 10.0)
-    assert running.work is not None
-    (stop,) = running.work.stops.all
+    assert running.executor is not None
+    (stop,) = running.executor.stops.all
     assert (stop.rail, stop.stage_id) == (
         "deadline",
         "tries.stage_1.replan.0.proposal_1.stage_1.late.stage_1.generate",
@@ -315,8 +315,8 @@ def test_a_deadlock_in_what_is_proposed_is_found_in_its_time(tmp_path: Path) -> 
     known = library(tmp_path, still="rails: {deadlock: 4.0}\nstages: [{type: hangs}]\n")
     says = Proposing([stage("still")])
     things, running, seconds = ran(says, tries(), known)
-    assert running.work is not None
-    (stop,) = running.work.stops.all
+    assert running.executor is not None
+    (stop,) = running.executor.stops.all
     assert (stop.rail, things, 6.0 <= seconds <= 8.0) == ("deadlock", [], True)
     assert stop.stage_id.endswith("proposal_1.stage_1.still.stage_1.hangs")
 
@@ -333,8 +333,8 @@ def test_what_was_proposed_is_forgotten(tmp_path: Path) -> None:
         ]
     )
     _, running, _ = ran(says, tries(), known)
-    assert running.work is not None
-    motion = running.work.motion
+    assert running.executor is not None
+    motion = running.executor.motion
     at = "tries.stage_1.replan.0.proposal_1.stage_1.late"
     assert motion.place(at) == motion.place("tries.stage_1.replan")
     assert motion.over([at]) is None

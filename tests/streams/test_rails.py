@@ -16,8 +16,8 @@ from mergepoint.streams.context import BlockContext
 from mergepoint.streams.limits import TimeLimitStop
 from mergepoint.streams.params import Params
 from mergepoint.streams.recipe import Recipe, Stage
+from mergepoint.streams.recipe_runs import RecipeOptions, RecipeRun
 from mergepoint.streams.registry import PACKAGE, Registry, block
-from mergepoint.streams.run import RecipeRun, Wanted
 from mergepoint.streams.thing import Thing
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
 from mergepoint.testing.simulation import SimulatedLoop
@@ -95,7 +95,8 @@ def ran(
     recipe: Recipe, items: Any, *, seed: int = 0, **options: Any
 ) -> tuple[list[Any], RecipeRun, float]:
     """Run on a simulated loop; give the contents, the run and the simulated seconds it took."""
-    run = RecipeRun.of(recipe, items, Wanted(registry=REGISTRY, **{"runs": None, **options}))
+    known: Any = {"registry": REGISTRY, "runs": None, **options}
+    run = RecipeRun.of(recipe, items, known)
 
     async def main() -> tuple[list[Any], float]:
         things = [thing.content async for thing in run.stream()]
@@ -108,14 +109,14 @@ def ran(
 
 def stopped(run: RecipeRun) -> list[tuple[str, str]]:
     """Return which rails ended which stages."""
-    assert run.work is not None
-    return [(stop.rail, stop.stage_id) for stop in run.work.stops.all]
+    assert run.executor is not None
+    return [(stop.rail, stop.stage_id) for stop in run.executor.stops.all]
 
 
 def problem(run: RecipeRun) -> str:
     """Return what the first rail said."""
-    assert run.work is not None
-    return run.work.stops.all[0].problem
+    assert run.executor is not None
+    return run.executor.stops.all[0].problem
 
 
 def asks(**options: Any) -> Stage:
@@ -252,7 +253,7 @@ def test_a_deadline_ends_rounds() -> None:
         recurrent=True,
         rails={"deadline": 7.0, "max_iterations": 100},
     )
-    run = RecipeRun.of(recipe, ["a"], Wanted(runs=None, registry=REGISTRY))
+    run = RecipeRun.of(recipe, ["a"], RecipeOptions(runs=None, registry=REGISTRY))
 
     async def main() -> list[Thing]:
         return [thing async for thing in run.stream()]
@@ -327,7 +328,7 @@ def test_a_reader_that_is_slow_is_no_deadlock(concurrency: int) -> None:
             await asyncio.sleep(3)
 
     recipe = Recipe("r", (asks(concurrency=concurrency),), rails={"deadlock": 5.0})
-    options = Wanted(runs=None, registry=REGISTRY, model=slow(1.0))
+    options = RecipeOptions(runs=None, registry=REGISTRY, model=slow(1.0))
     run = RecipeRun.of(recipe, slowly(), options)
 
     async def main() -> int:
@@ -360,7 +361,7 @@ def test_without_a_limit_nothing_is_watched() -> None:
 def test_a_cancellation_of_the_reader_stays_one(moment: float) -> None:
     """A reader that is cancelled at the very moment of a deadlock is cancelled."""
     recipe = Recipe("r", (Stage("hangs"),), rails={"deadlock": 4.0})
-    options = Wanted(runs=None, registry=REGISTRY)
+    options = RecipeOptions(runs=None, registry=REGISTRY)
 
     async def main() -> bool:
         async def read() -> None:
@@ -399,16 +400,16 @@ def test_a_million_links_are_not_kept() -> None:
     run = RecipeRun.of(
         Recipe("r", (Stage(inner),)),
         from_iterable(range(300)),
-        Wanted(runs=None, registry=REGISTRY),
+        RecipeOptions(runs=None, registry=REGISTRY),
     )
 
     async def main() -> int:
         most = 0
         async for _ in run.stream():
-            assert run.work is not None
-            most = max(most, len(run.work.motion.links))
-        assert run.work is not None
-        assert not run.work.motion.links
+            assert run.executor is not None
+            most = max(most, len(run.executor.motion.links))
+        assert run.executor is not None
+        assert not run.executor.motion.links
         return most
 
     assert SimulatedLoop().run(main) <= 5
@@ -434,7 +435,7 @@ def improving(rounds: int, **rails: Any) -> Recipe:
 def test_a_limit_lets_the_last_finished_round_out(limit: Any, rounds: int) -> None:
     """A Thing whose round was cut short leaves as the round before left it, an input never."""
     run = RecipeRun.of(
-        improving(10, **limit), ["a"], Wanted(runs=None, model=slow(1.0), registry=REGISTRY)
+        improving(10, **limit), ["a"], RecipeOptions(runs=None, model=slow(1.0), registry=REGISTRY)
     )
 
     async def main() -> list[Thing]:
@@ -453,7 +454,7 @@ def test_a_limit_lets_every_thing_of_a_cohort_out_once(more: Any, ids: list[str]
     """Of three Things those that the cut round did not reach leave beside the one that it did."""
     stages = (*improving(10).stages, *more)
     recipe = Recipe("r", stages, recurrent=True, rails={"max_iterations": 10})
-    wanted = Wanted(runs=None, model=slow(1.0), budget={"calls": 9}, registry=REGISTRY)
+    wanted = RecipeOptions(runs=None, model=slow(1.0), budget={"calls": 9}, registry=REGISTRY)
     run = RecipeRun.of(recipe, ["a", "b", "c"], wanted)
 
     async def main() -> list[Thing]:
@@ -466,7 +467,7 @@ def test_a_draft_outlives_a_limit_in_the_first_round_of_revisions() -> None:
     """What an earlier stage wrote comes out of a loop in which no round could be paid."""
     inner = Recipe("inner", improving(3).stages, recurrent=True)
     recipe = Recipe("outer", (asks(), Stage(inner)))
-    wanted = Wanted(runs=None, model=slow(1.0), budget={"calls": 2}, registry=REGISTRY)
+    wanted = RecipeOptions(runs=None, model=slow(1.0), budget={"calls": 2}, registry=REGISTRY)
     run = RecipeRun.of(recipe, ["a"], wanted)
 
     async def main() -> list[Thing]:

@@ -23,8 +23,8 @@ from mergepoint.journal.transcript import read_transcript
 from mergepoint.streams.context import BlockContext
 from mergepoint.streams.protocols import Unfitting
 from mergepoint.streams.recipe import Recipe, Stage
+from mergepoint.streams.recipe_runs import arun_recipe, run_recipe
 from mergepoint.streams.registry import REGISTRY, BlockType, Registry
-from mergepoint.streams.run import arun_recipe, run_recipe
 from mergepoint.streams.thing import Thing
 from mergepoint.testing.fakes import Killed, KillingStore, When
 from mergepoint.testing.scripted_model import Answer, ScriptedModel

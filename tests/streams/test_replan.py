@@ -16,9 +16,9 @@ from mergepoint.streams.context import BlockContext
 from mergepoint.streams.langgraph import compile_recipe
 from mergepoint.streams.params import Params
 from mergepoint.streams.recipe import Recipe, Stage
+from mergepoint.streams.recipe_runs import run_recipe
 from mergepoint.streams.recipe_yaml import Library
 from mergepoint.streams.registry import Registry, block
-from mergepoint.streams.run import run_recipe
 from mergepoint.streams.thing import Thing, fold
 from mergepoint.testing.scripted_model import ScriptedModel
 

@@ -20,8 +20,8 @@ from mergepoint.streams.context import BlockContext
 from mergepoint.streams.params import Params
 from mergepoint.streams.planning import plan
 from mergepoint.streams.recipe import Recipe, Stage
+from mergepoint.streams.recipe_runs import run_recipe, stream_recipe
 from mergepoint.streams.registry import PACKAGE, Registry, block
-from mergepoint.streams.run import run_recipe, stream_recipe
 from mergepoint.streams.thing import Thing, fold
 from mergepoint.streams.watchdog import places
 from mergepoint.testing.scripted_model import ScriptedModel

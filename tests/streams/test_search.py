@@ -19,8 +19,8 @@ from mergepoint.streams.describe import stage_lines, to_mermaid
 from mergepoint.streams.params import params_of
 from mergepoint.streams.planning import plan
 from mergepoint.streams.recipe import Recipe, Stage
+from mergepoint.streams.recipe_runs import run_recipe
 from mergepoint.streams.recipe_yaml import recipe_from_yaml, recipe_schema
-from mergepoint.streams.run import run_recipe
 from mergepoint.streams.search import Found, Move, Search
 from mergepoint.streams.search_strategies import Beam, BestFirst, Islands, Thompson, Uct
 from mergepoint.streams.thing import fold

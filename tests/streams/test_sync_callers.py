@@ -16,7 +16,7 @@ from mergepoint.engine.generation import run_generation
 from mergepoint.engine.runner import ChatRunner
 from mergepoint.streams.langgraph import compile_recipe
 from mergepoint.streams.recipe import Recipe, Stage
-from mergepoint.streams.run import run_recipe
+from mergepoint.streams.recipe_runs import run_recipe
 from mergepoint.testing.server import ModelServer
 from mergepoint.tree.leaves import Call
 from mergepoint.tree.nodes import Block

@@ -14,7 +14,7 @@ from langchain_core.messages import BaseMessage
 
 from mergepoint.core.errors import BlockError, RecipeError
 from mergepoint.streams.recipe import Recipe, Stage
-from mergepoint.streams.run import run_recipe
+from mergepoint.streams.recipe_runs import run_recipe
 from mergepoint.streams.thing import Thing
 from mergepoint.testing.fakes import run_block
 from mergepoint.testing.scripted_model import ScriptedModel

@@ -18,7 +18,7 @@ from mergepoint.engine.context import RunContext
 from mergepoint.engine.generation import arun_generation, run_generation
 from mergepoint.engine.runner import ChatRunner
 from mergepoint.streams.recipe import Recipe, Stage
-from mergepoint.streams.run import arun_recipe, run_recipe
+from mergepoint.streams.recipe_runs import arun_recipe, run_recipe
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.tree.leaves import Call, Step
 from mergepoint.tree.nodes import Block

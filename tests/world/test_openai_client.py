@@ -21,7 +21,7 @@ from mergepoint.engine.generation import arun_generation, run_generation
 from mergepoint.engine.runner import ChatRunner
 from mergepoint.streams.langgraph import compile_recipe
 from mergepoint.streams.recipe import Recipe, Stage
-from mergepoint.streams.run import arun_recipe, run_recipe
+from mergepoint.streams.recipe_runs import arun_recipe, run_recipe
 from mergepoint.testing.server import Body, ModelServer
 from mergepoint.tree.leaves import Call, Step
 from mergepoint.tree.nodes import Block

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from mergepoint.streams.provenance import lineage as lineage
     from mergepoint.streams.recipe import Recipe as Recipe
     from mergepoint.streams.recipe import Stage as Stage
+    from mergepoint.streams.recipe_runs import run_recipe as run_recipe
     from mergepoint.streams.recipe_yaml import load_recipe as load_recipe
     from mergepoint.streams.registry import block as block
-    from mergepoint.streams.run import run_recipe as run_recipe
     from mergepoint.streams.thing import Thing as Thing
 
 __all__ = [
@@ -58,7 +58,7 @@ _HOMES = {
     "mergepoint.streams.recipe": "Recipe Stage",
     "mergepoint.streams.recipe_yaml": "load_recipe",
     "mergepoint.streams.registry": "block",
-    "mergepoint.streams.run": "run_recipe",
+    "mergepoint.streams.recipe_runs": "run_recipe",
     "mergepoint.streams.thing": "Thing",
 }
 if not TYPE_CHECKING:  # to a type checker a module with `__getattr__` has any name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, Final
 
 from langchain_core.messages import BaseMessage
@@ -22,11 +23,10 @@ from mergepoint.models.budget import BudgetLedger, BudgetSource, NestedBudget, R
 from mergepoint.models.identity import ChatModel
 from mergepoint.models.pricing import Prices
 from mergepoint.streams.conditions import canonical, failed
-from mergepoint.streams.model_calls import Passing
-from mergepoint.streams.plan_budget import ledger_of, models_of, statics_of, unpriced_in
-from mergepoint.streams.planning import PlannedRecipe, plan
+from mergepoint.streams.plan_budget import statics_of
+from mergepoint.streams.planning import plan
 from mergepoint.streams.recipe import Recipe
-from mergepoint.streams.run import RunServices
+from mergepoint.streams.recipe_setup import RecipeSetup, RunServices
 from mergepoint.streams.stage import entered
 from mergepoint.streams.thing import Thing
 from mergepoint.tree.prompts import CallContext, Template
@@ -34,16 +34,16 @@ from mergepoint.tree.prompts import CallContext, Template
 ITEMS: Final = "items"
 
 
-class _Purse(NestedBudget):
+class _Refusals(NestedBudget):
     """The budget of a recipe inside a Call: its own rails, and the enclosing budgets.
 
-    `refused` is the first refusal by a budget around the Call at the path `at`.
+    `first` is the first refusal by a budget around the Call at the path `at`.
     """
 
     def __init__(self, own: BudgetLedger, around: BudgetSource, at: str) -> None:
         super().__init__(own, around)
         self._below = f"{at}{SEPARATOR}"
-        self.refused: BudgetExceeded | None = None
+        self.first: BudgetExceeded | None = None
 
     def reserve(
         self, key: CallKey, model: str, messages: Sequence[BaseMessage], params: Mapping[str, Any]
@@ -52,8 +52,8 @@ class _Purse(NestedBudget):
         try:
             return super().reserve(key, model, messages, params)
         except BudgetExceeded as error:
-            if self.refused is None and not error.path.startswith(self._below):
-                self.refused = error
+            if self.first is None and not error.path.startswith(self._below):
+                self.first = error
             raise
 
 
@@ -90,17 +90,16 @@ async def perform(recipe: Recipe, asked: Prepared, context: CallContext) -> Any:
     """
     knobs = dict(asked.args or {})
     given = knobs.pop(ITEMS) if asked.args is not None else _last_text(context)
-    planned = plan(recipe, knobs)
-    outfit, purse = _outfit(planned, asked, context)
+    services, refusals = _begin(recipe, knobs, asked, context)
     items = given if isinstance(given, list | tuple) else [given]
-    work = outfit.work()
-    async with aclosing(work.stream(from_iterable(entered(items)))) as stream:
+    executor = services.executor()
+    async with aclosing(executor.stream(from_iterable(entered(items)))) as stream:
         things = [thing async for thing in stream]
-    if purse.refused is not None:
-        raise purse.refused
+    if refusals.first is not None:
+        raise refusals.first
     if isinstance(given, list | tuple):
         return [None if failed(thing) else thaw(thing.content) for thing in things]
-    return _only(recipe, things, work.stops.reason)
+    return _only(recipe, things, executor.stops.reason)
 
 
 def _last_text(context: CallContext) -> str:
@@ -125,36 +124,27 @@ def _only(recipe: Recipe, things: Sequence[Thing], stopped: str) -> Any:
     return thaw(things[0].content)
 
 
-def _outfit(
-    planned: PlannedRecipe, asked: Prepared, context: CallContext
-) -> tuple[RunServices, _Purse]:
-    """Return the services of the recipe, and the budget with its own and the enclosing limits."""
-    at, run = asked.key.path, asked.key.run
-    config = _continuing(asked)
-    known = [one for one in recorders_of(config)[0].journal.records if one.key.run == run]
-    around, models = asked.purse, models_of(planned, _model(asked), asked.settings)
+def _begin(
+    recipe: Recipe, knobs: Mapping[str, Any], asked: Prepared, context: CallContext
+) -> tuple[RunServices, _Refusals]:
+    """Return the services of the recipe's run, and the refusals of the enclosing budgets."""
+    around, at = asked.purse, asked.key.path
     prices = around.prices if isinstance(around, BudgetLedger | NestedBudget) else Prices()
-    own = ledger_of(planned, None, prices, known, at=at)
-    if faults := unpriced_in(planned, models, own, at=at):
-        raise TreeError(faults)
-    purse = _Purse(own, around, at)
-    passing = Passing(
-        run_id=run,
-        config=config,
-        purse=purse,
+    setup = RecipeSetup.of(
+        recipe,
+        model=_model(asked),
+        settings=asked.settings,
+        knobs=knobs,
         prices=prices.declared,
-        host=asked.key.host,
+        seed=context.seed,
         at=at,
     )
-    outfit = RunServices(
-        planned=planned,
-        models=models,
-        passing=passing,
-        ledger=own,
-        settings=asked.settings,
-        seed=context.seed,
+    services = setup.begin(
+        _continuing(asked), run_id=asked.key.run, host=asked.key.host, at=at, around=around
     )
-    return outfit, purse
+    refusals = _Refusals(services.ledger, around, at)
+    passing = replace(services.passing, purse=refusals)
+    return replace(services, passing=passing), refusals
 
 
 def _continuing(asked: Prepared) -> RunnableConfig:

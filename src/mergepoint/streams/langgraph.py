@@ -34,29 +34,25 @@ from mergepoint.engine.compiled_graph import DrawnGraph, tool_of
 from mergepoint.engine.compiler import Graph
 from mergepoint.engine.facts import RUN_ID, SEED, THREAD, Facts, facts_from
 from mergepoint.engine.graph_nodes import Showing
-from mergepoint.engine.journaling import OpenedRun, Origin, Other
+from mergepoint.engine.journaling import OpenedRun, Other
 from mergepoint.journal.file_journal import store_at
-from mergepoint.journal.recorded_answers import answers_of
-from mergepoint.journal.stores import RunJournal, Store, with_hidden_digests
+from mergepoint.journal.stores import RunJournal, Store
 from mergepoint.journal.writer import run_off_loop
-from mergepoint.models.budget import NestedBudget
 from mergepoint.models.event_loop import run_sync
 from mergepoint.models.identity import ChatModel
-from mergepoint.models.pricing import Price, Prices
-from mergepoint.models.providers import NO_SETTINGS, ModelSettings
+from mergepoint.models.pricing import Price
+from mergepoint.models.providers import ModelSettings
 from mergepoint.streams.limits import StopReason
-from mergepoint.streams.model_calls import Passing, path_of
-from mergepoint.streams.plan_budget import check_prices, ledger_of, models_of
-from mergepoint.streams.planning import PlannedRecipe, PlannedStage, plan
+from mergepoint.streams.model_calls import path_of
+from mergepoint.streams.planning import PlannedRecipe, PlannedStage
 from mergepoint.streams.recipe import Recipe
+from mergepoint.streams.recipe_setup import RecipeSetup, RunServices, recording
 from mergepoint.streams.recipe_yaml import LIBRARY, Library
 from mergepoint.streams.registry import REGISTRY, Registry
-from mergepoint.streams.run import RunServices
-from mergepoint.streams.run_record import changed, check_items, header_of, on_wire, write_end
 from mergepoint.streams.stage import check_needs, entered
 from mergepoint.streams.thing import Thing
 from mergepoint.tree.leaves import Method
-from mergepoint.tree.policy import Budget, as_budget
+from mergepoint.tree.policy import Budget
 from mergepoint.tree.prompts import as_text
 
 # A stage that is a barrier takes all items before it returns any. Everything before it can thus
@@ -125,26 +121,16 @@ def _told(unit: Unit, told: Mapping[str, Mapping[str, Any]]) -> Unit:
     return replace(unit, params=unit.kind.given(params, where=unit.stage_id))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RootedRecipe:
-    """Where the runs of a compiled recipe are stored; `store` is None for runs in memory."""
+@dataclass(frozen=True, slots=True)
+class GraphRuns:
+    """Runs of a compiled recipe: their journals, found by thread, and their places in hosts."""
 
-    planned: PlannedRecipe
-    models: Mapping[str, ChatModel]
-    knobs: Mapping[str, Any]
-    seed: int
-    budget: Budget | None
-    prices: Mapping[str, Price] | None
-    store: Store | None
-    origin: Origin
-    registry: Registry
-    library: Library
-    settings: ModelSettings = NO_SETTINGS
+    setup: RecipeSetup
 
     @property
     def waits(self) -> bool:
         """Return whether starting a run accesses files or a database."""
-        return self.store is not None or bool(self.origin)
+        return self.setup.store is not None or bool(self.setup.origin)
 
     def opened(self, facts: Facts, items: Sequence[Thing], config: RunnableConfig) -> OpenedRun:
         """Open the journal of a new or recorded run, which the caller closes.
@@ -154,11 +140,12 @@ class RootedRecipe:
 
         It may block on files or a database. Raise the errors of opening a journal.
         """
-        answers = self.origin.answers(self.store)
-        if self.store is None:
+        store = self.setup.store
+        answers = self.setup.origin.answers(store)
+        if store is None:
             return OpenedRun(None, answers)
         facts = replace(facts, host=facts.around, within="")
-        return OpenedRun(self._journal(self.store, facts, items, config), answers)
+        return OpenedRun(self._journal(store, facts, items, config), answers)
 
     @contextmanager
     def run(self, opened: OpenedRun, facts: Facts, config: RunnableConfig) -> Iterator[RunServices]:
@@ -167,53 +154,33 @@ class RootedRecipe:
         if journal is None:
             if opened.answers is not None or not recorders_of(config):
                 config = with_recorder(config, Recorder(answers=opened.answers))
-            with self._held(facts, config) as outfit:
-                yield outfit
+            with self._services(facts, config) as services:
+                yield services
             return
         config = without_recorders(config, recorders_of(config) if facts.within else [])
-        config = with_recorder(
-            config, Recorder(journal, answers=answers_of(journal.records, opened.answers))
-        )
+        config = recording(config, journal, opened.answers)
         facts = replace(facts, run=journal.header.run_id, host=facts.around, within="")
-        with ambient(config), self._held(facts, config) as outfit:
-            yield outfit
-        end = outfit.reached(stopped=outfit.results.stopped)
-        write_end(journal, self.planned, run_id=facts.run, host=facts.host, end=end)
+        with ambient(config), self._services(facts, config) as services:
+            yield services
+        services.finish(journal, stopped=services.results.stopped)
 
     @contextmanager
-    def _held(self, facts: Facts, config: RunnableConfig) -> Iterator[RunServices]:
+    def _services(self, facts: Facts, config: RunnableConfig) -> Iterator[RunServices]:
         """Yield the services of the run, with exclusive use of its path."""
         recorders = recorders_of(config)
-        with running(recorders, facts, path_of(self.planned.stage_id)) as facts:
-            yield self._outfit(facts, config, recorders)
-
-    def _outfit(
-        self, facts: Facts, config: RunnableConfig, recorders: Sequence[Recorder]
-    ) -> RunServices:
-        records = [one for one in recorders[-1].journal.records if one.key.run == facts.run]
-        own = ledger_of(self.planned, self.budget, Prices(self.prices), records, at=facts.within)
         around = next((one.purse for one in recorders if one.purse is not None), None)
-        passing = Passing(
-            run_id=facts.run,
-            config=config,
-            purse=own if around is None else NestedBudget(own, around),
-            prices=self.prices,
-            host=facts.host,
-            at=facts.within,
-        )
-        return RunServices(
-            planned=self.planned,
-            models=self.models,
-            passing=passing,
-            ledger=own,
-            seed=self._seed(config),
-            registry=self.registry,
-            library=self.library,
-            settings=self.settings,
-        )
+        with running(recorders, facts, path_of(self.setup.planned.stage_id)) as facts:
+            yield self.setup.begin(
+                config,
+                run_id=facts.run,
+                host=facts.host,
+                at=facts.within,
+                around=around,
+                seed=self._seed(config),
+            )
 
     def _seed(self, config: RunnableConfig) -> int:
-        seed: int = config.get("configurable", {}).get(SEED, self.seed)
+        seed: int = config.get("configurable", {}).get(SEED, self.setup.seed)
         return seed
 
     def _journal(
@@ -232,38 +199,18 @@ class RootedRecipe:
         for number in itertools.count(1):
             run_id = stem if number == 1 else f"{stem}.{number}"
             if not store.has(run_id):
-                about: dict[str, Any] = {"run_id": run_id, "seed": seed, "knobs": self.knobs}
-                header = header_of(self.planned, self.models, items, **about)
-                return store.create(with_hidden_digests(header, store.redact))
+                return self.setup.create_journal(store, run_id, items, seed=seed)
             try:
-                return self._go_on(store, run_id, items, seed)
+                return self.setup.resume_journal(store, run_id, items, same_seed=seed)
             # An earlier run of the same thread.
             except Other:
                 if not by_thread:
                     raise
         raise AssertionError("there is always another id")
 
-    def _go_on(self, store: Store, run_id: str, items: Sequence[Thing], seed: int) -> RunJournal:
-        journal = store.open(run_id)
-        header = journal.header
-        try:
-            check_items(header, list(items), self.knobs)
-            masked = "items" in header.hidden.get("names", ())
-            same = masked or header.inputs.get("items") == [on_wire(one) for one in items]
-            if not same or header.seed != seed:
-                raise Other(
-                    f"run {run_id!r} in {store} began with other items or another seed; give it "
-                    "the same to go on with it, or give the new run another id"
-                )
-            changed(header, self.planned, self.models)
-        except BaseException:
-            journal.close()
-            raise
-        return journal
-
 
 # LangChain copies keys without leading underscores into the metadata.
-OUTFIT = "__mergepoint_outfit"
+SERVICES = "__mergepoint_services"
 
 State = dict[str, Any]
 Tell = Callable[[Any], None]
@@ -314,29 +261,29 @@ class Drain(Runnable[State, State]):
     ) -> State:
         """Run the segment."""
         options = dict((config or {}).get("configurable", {}))
-        outfit, tell = options.pop(OUTFIT)
+        services, tell = options.pop(SERVICES)
         own: RunnableConfig = {**(config or {}), "configurable": options}
-        outfit = replace(outfit, passing=replace(outfit.passing, config=own))
-        work = outfit.work(StopReason(**one) for one in input["stops"])
+        services = replace(services, passing=replace(services.passing, config=own))
+        executor = services.executor(StopReason(**one) for one in input["stops"])
         stages = wired(input["plan"][input["worked"] :], self._units)
         given = [Thing.from_plain(one) for one in input["things"]]
         things = []
-        async with aclosing(work.segment(stages, from_iterable(given))) as stream:
+        async with aclosing(executor.segment(stages, from_iterable(given))) as stream:
             async for thing in stream:
                 things.append(thing.to_plain())
                 if self._last:
                     tell({"thing": things[-1]})
-        stops = [asdict(stop) for stop in work.stops.all]
+        stops = [asdict(stop) for stop in executor.stops.all]
         return {"things": things, "stops": stops, "worked": len(input["plan"])}
 
 
 class RecipeNode(Showing):
     """The root node, which starts the run, converts its items, and returns its Things."""
 
-    def __init__(self, graph: Any, rooted: RootedRecipe) -> None:
-        super().__init__(graph, rooted.planned.recipe.name)
-        self.rooted = rooted
-        self._turns = 2 * sum(1 for _ in rooted.planned.walk()) + 5
+    def __init__(self, graph: Any, runs: GraphRuns) -> None:
+        super().__init__(graph, runs.setup.planned.recipe.name)
+        self.runs = runs
+        self._turns = 2 * sum(1 for _ in runs.setup.planned.walk()) + 5
 
     def invoke(
         self,
@@ -346,9 +293,9 @@ class RecipeNode(Showing):
     ) -> State:
         """Run the recipe on items."""
         given = self._given(input, config or {})
-        with closing(self.rooted.opened(*given)) as opened, self._run(opened, *given) as started:
-            outfit, work, config = started
-            return self._result(outfit, self.graph.invoke(work, config))
+        with closing(self.runs.opened(*given)) as opened, self._run(opened, *given) as started:
+            services, work, config = started
+            return self._result(services, self.graph.invoke(work, config))
 
     async def ainvoke(
         self,
@@ -358,15 +305,15 @@ class RecipeNode(Showing):
     ) -> State:
         """Run the recipe on items; files and databases are opened in a thread."""
         given = self._given(input, config or {})
-        if not self.rooted.waits:
-            opened = self.rooted.opened(*given)
+        if not self.runs.waits:
+            opened = self.runs.opened(*given)
         else:
-            opened = await run_off_loop(self.rooted.opened, *given)
+            opened = await run_off_loop(self.runs.opened, *given)
         try:
-            with self._run(opened, *given) as (outfit, work, config):
-                return self._result(outfit, await self.graph.ainvoke(work, config))
+            with self._run(opened, *given) as (services, work, config):
+                return self._result(services, await self.graph.ainvoke(work, config))
         finally:
-            if self.rooted.waits:
+            if self.runs.waits:
                 await run_off_loop(opened.close)
 
     def _given(
@@ -374,7 +321,7 @@ class RecipeNode(Showing):
     ) -> tuple[Facts, list[Thing], RunnableConfig]:
         """Return facts, items, and config with which a run starts."""
         items = [_item(one) for one in state.get("items") or []]
-        check_needs(self.rooted.planned.recipe, entered(items))
+        check_needs(self.runs.setup.planned.recipe, entered(items))
         return facts_from(config, inputs={}, scope=state.get("scope") or ""), items, config
 
     @contextmanager
@@ -383,24 +330,24 @@ class RecipeNode(Showing):
     ) -> Iterator[tuple[RunServices, State, RunnableConfig]]:
         """Yield the services of a run, its input, and its config."""
         tell = get_stream_writer()
-        with self.rooted.run(opened, facts, config) as outfit:
-            config = outfit.passing.config
-            options = {**config.get("configurable", {}), OUTFIT: (outfit, tell)}
+        with self.runs.run(opened, facts, config) as services:
+            config = services.passing.config
+            options = {**config.get("configurable", {}), SERVICES: (services, tell)}
             turns = max(self._turns, config.get("recursion_limit", 0))
             things = [thing.to_plain() for thing in entered(items)]
             work = {"plan": [], "worked": 0, "things": things, "stops": []}
-            yield outfit, work, {**config, "configurable": options, "recursion_limit": turns}
+            yield services, work, {**config, "configurable": options, "recursion_limit": turns}
 
-    def _result(self, outfit: RunServices, state: State) -> State:
+    def _result(self, services: RunServices, state: State) -> State:
         stopped = state["stops"][0]["rail"] if state["stops"] else ""
         things = [Thing.from_plain(one) for one in state["things"]]
-        workflow = outfit.workflow(things, stopped=stopped)
-        outfit.results.take(things, stopped=stopped)
+        workflow = services.workflow(things, stopped=stopped)
+        services.results.take(things, stopped=stopped)
         return {
             "things": state["things"],
             "workflow": workflow.to_plain(),
             "stopped": workflow.props["stopped"],
-            "run_id": outfit.passing.run_id,
+            "run_id": services.passing.run_id,
         }
 
 
@@ -551,7 +498,6 @@ def compile_recipe(
 
     Raises RecipeError that lists every fault, TreeError for models, and what `store_at` raises.
     """
-    planned = plan(recipe, knobs, registry=registry, library=library)
     settings = ModelSettings(
         temperature=temperature,
         max_tokens=max_tokens,
@@ -559,26 +505,26 @@ def compile_recipe(
         base_url=base_url,
         method=method,
     )
-    models = models_of(planned, model, settings)
-    check_prices(planned, models, as_budget(budget), prices)
-    rooted = RootedRecipe(
-        planned=planned,
-        models=models,
-        knobs=dict(knobs or {}),
+    setup = RecipeSetup.of(
+        recipe,
+        model=model,
+        settings=settings,
+        knobs=knobs,
         seed=seed,
-        budget=as_budget(budget),
+        budget=budget,
         prices=prices,
         store=None if journal is None else store_at(journal),
-        origin=Origin(reuse, replay),
+        reuse=reuse,
+        replay=replay,
         registry=registry,
         library=library,
-        settings=settings,
     )
+    planned = setup.planned
     inner = _RecipeCompiler(planned).graph()
     builder: StateGraph[Any, Any, Any, Any]
     builder = StateGraph(RecipeState, input_schema=RecipeGiven, output_schema=RecipeGives)
     name = planned.recipe.name
-    node: Any = RecipeNode(inner, rooted)
+    node: Any = RecipeNode(inner, GraphRuns(setup))
     builder.add_node(name, node)
     builder.add_edge(START, name)
     builder.add_edge(name, END)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from mergepoint.core.errors import Fault, TreeError
+from mergepoint.core.errors import Fault
 from mergepoint.core.paths import SEPARATOR, join
 from mergepoint.journal.records import CallRecord
 from mergepoint.models.budget import BudgetLedger
@@ -19,7 +19,7 @@ from mergepoint.models.identity import (
     parts,
     plain_options,
 )
-from mergepoint.models.pricing import Price, Prices, prepare_prices
+from mergepoint.models.pricing import Prices, prepare_prices
 from mergepoint.models.providers import NO_SETTINGS, ModelSettings, Resolver
 from mergepoint.streams.conditions import as_data, canonical
 from mergepoint.streams.model_calls import path_of
@@ -157,18 +157,6 @@ def unpriced_in(
         for name in identities(models[stage.stage_id], {})
     )
     return [fault for fault in found if fault is not None]
-
-
-def check_prices(
-    planned: PlannedRecipe,
-    models: Mapping[str, ChatModel],
-    budget: Budget | None,
-    prices: Mapping[str, Price] | None,
-) -> None:
-    """Raise TreeError for every stage whose calls a USD budget couldn't count."""
-    ledger = ledger_of(planned, budget, Prices(prices), ())
-    if faults := unpriced_in(planned, models, ledger):
-        raise TreeError(faults)
 
 
 def _least(budgets: list[Budget]) -> Budget | None:

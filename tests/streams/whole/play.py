@@ -18,15 +18,14 @@ from tests.streams.whole.drawn import Draw
 from tests.streams.whole.meaning import Item, Meaning
 from tests.streams.whole.model import Answering, Log, Manner
 
-from mergepoint.models.providers import ModelSettings
 from mergepoint.streams.planning import PlannedRecipe
 from mergepoint.streams.recipe import Recipe
-from mergepoint.streams.run import RecipeRun, Wanted
+from mergepoint.streams.recipe_runs import RecipeOptions, RecipeRun
 from mergepoint.streams.thing import Thing, fold
 from mergepoint.testing.simulation import Deadlock, SimulatedLoop, TooManySteps
 
 STEPS = 60_000
-PATIENT = ModelSettings(timeout=10_000.0)  # a call that hangs does so until the reader is cancelled
+PATIENT = 10_000.0  # a call that hangs does so until the reader is cancelled
 WAITS: Sequence[Sequence[float | None]] = (
     (None,),
     (None, 0),
@@ -143,7 +142,7 @@ def play(seed: int) -> Played:
     laws = schedule.laws
     loop = SimulatedLoop(seed=seed, most=STEPS, traced=True)
     model = Answering(manner=schedule.manner, log=schedule.log)
-    options = Wanted(runs=None, model=model, settings=PATIENT, registry=REGISTRY)
+    options = RecipeOptions(runs=None, model=model, timeout=PATIENT, registry=REGISTRY)
     run = RecipeRun.of(schedule.recipe, schedule.source.stream(), options)
     read = Read()
     try:
@@ -201,7 +200,7 @@ async def _read(schedule: Schedule, stream: AsyncGenerator[Thing, None], read: R
 
 
 def _judge_things(schedule: Schedule, run: RecipeRun, read: Read) -> None:
-    laws, stops = schedule.laws, [] if run.work is None else run.work.stops.all
+    laws, stops = schedule.laws, [] if run.executor is None else run.executor.stops.all
     meant, error = schedule.expected()
     got = [(thing.id, thing.content) for thing in read.got]
     whole = [(item.id, item.content) for item in meant]
@@ -247,13 +246,13 @@ def _judge_calls(schedule: Schedule, run: RecipeRun, read: Read) -> None:
     for thing in read.got:
         named = all(entry.calls for entry in thing.history if entry.block == "say")
         laws.hold("told", holds=named, told=f"{thing.history}")
-    if run.work is not None:
-        motion = run.work.motion
+    if run.executor is not None:
+        motion = run.executor.motion
         still = not motion.calls and not motion.links
         laws.hold("motion", holds=still, told=f"{motion.calls} calls, {len(motion.links)} links")
     closed = schedule.source.closed == schedule.source.opened
     laws.hold("closed", holds=closed, told="the source is open")
-    for at, (planned, most) in _widths(run.planned).items():
+    for at, (planned, most) in _widths(run.setup.planned).items():
         told = f"{log.most[at]} calls of {planned} at once"
         laws.hold("width", holds=log.most[at] <= most, told=told)
     _judge_landing(schedule, run, read)

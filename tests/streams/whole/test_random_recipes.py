@@ -16,7 +16,7 @@ from tests.streams.whole.model import Log, Manner
 from mergepoint.engine.result import Result
 from mergepoint.journal.file_journal import JOURNAL, FileStore
 from mergepoint.journal.recorded_answers import IN_FLIGHT
-from mergepoint.streams.run import arun_recipe, run_recipe
+from mergepoint.streams.recipe_runs import arun_recipe, run_recipe
 from mergepoint.streams.thing import Thing
 from mergepoint.testing.fakes import Killed, KillingStore, When
 from mergepoint.testing.simulation import SimulatedLoop

@@ -26,7 +26,7 @@ from mergepoint.engine.callbacks import Event
 from mergepoint.tree.nodes import Gate, Loop
 
 if TYPE_CHECKING:
-    from mergepoint.streams.run import RecipeRun
+    from mergepoint.streams.recipe_runs import RecipeRun
     from mergepoint.streams.thing import Thing
 
 PER_SECOND = 8
@@ -374,17 +374,17 @@ class StagesView:
 
     def drawn(self, height: int) -> RenderableType:
         """Return a line for each stage that fits, and the totals so far."""
-        work = self.run.work
-        flying = work.motion.flying if work is not None else Counter[str]()
+        executor = self.run.executor
+        flying = executor.motion.flying if executor is not None else Counter[str]()
         table = Table.grid(padding=(0, 2))
         table.add_column(no_wrap=True, overflow="ellipsis")
         for _ in range(3):
             table.add_column(no_wrap=True)
-        stages = [stage.stage_id for stage in self.run.planned.blocks()]
+        stages = [stage.stage_id for stage in self.run.setup.planned.blocks()]
         rest = max(0, len(stages) - max(1, height - 4))
         for stage_id in stages[: len(stages) - rest]:
             out, asking = self.passed[stage_id], flying[stage_id]
-            failed = 0 if work is None else work.trace.failed[stage_id]
+            failed = 0 if executor is None else executor.trace.failed[stage_id]
             table.add_row(
                 Text(printable(_short(stage_id)), style="bold" if asking else "" if out else "dim"),
                 Text(f"{out:,} out" if out else "", style="green"),
@@ -401,13 +401,13 @@ class StagesView:
 
         The number of items isn't known in advance, so the share can fall when more arrive.
         """
-        work = self.run.work
-        if work is None:
+        executor = self.run.executor
+        if executor is None:
             return 0.0
-        came, left = work.trace.came, work.trace.left
+        came, left = executor.trace.came, executor.trace.left
         shares = [
             _share(came[stage.stage_id], left[stage.stage_id], gathers=stage.together)
-            for stage in self.run.planned.blocks()
+            for stage in self.run.setup.planned.blocks()
         ]
         return sum(shares) / len(shares)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -48,16 +47,16 @@ from mergepoint.core.errors import MissingKey
 from mergepoint.core.paths import nearest
 from mergepoint.engine.facts import new_run_id
 from mergepoint.journal.recipe_records import StageCount, failed_calls, failures_said
-from mergepoint.journal.writer import call_and_flush
 from mergepoint.models.event_loop import run_sync
+from mergepoint.models.providers import ModelSettings
 from mergepoint.streams.conditions import failed
+from mergepoint.streams.executor import Watch
 from mergepoint.streams.prompting import asks
 from mergepoint.streams.recipe import Recipe
+from mergepoint.streams.recipe_runs import RecipeOptions, RecipeRun
 from mergepoint.streams.recipe_yaml import Library
-from mergepoint.streams.run import RecipeRun, Wanted
 from mergepoint.streams.thing import Thing
 from mergepoint.targets import FoundTarget
-from mergepoint.tree.policy import as_budget
 
 ALL: Final = "*"
 LISTED: Final = 20
@@ -174,9 +173,11 @@ class _Execution:
             view.note(stage_id, thing)
             self._pass(thing)
 
-        run = RecipeRun.of(self.job.recipe, self.job.items, self._wanted(watch))
+        settings = model_settings(self.job.invocation)
+        options = self._options(watch, settings)
+        run = RecipeRun.of(self.job.recipe, self.job.items, options, settings=settings)
         if not self.output.quiet and self.recorded == 0:
-            tell_masked_items(run.items, run.wanted.knobs or {})
+            tell_masked_items(run.items, run.setup.knobs)
         if not (self.yes and self.output.quiet) and "replay" not in self.job.origin:
             self._announce(run)
         view = StagesView(run, quiet=self.output.quiet)
@@ -194,26 +195,25 @@ class _Execution:
             self._summary(run, things, view)
         self._end(run)
 
-    def _wanted(self, watch: Any) -> Wanted:
-        """Return the settings of the run for the executor."""
+    def _options(self, watch: Watch, settings: ModelSettings) -> RecipeOptions:
+        """Return the options of the run."""
         job, now = self.job, self.job.invocation
-        settings = model_settings(now)
-        options: dict[str, Any] = {
+        options: RecipeOptions = {
             "run_id": job.run.run_id,
             "library": job.library,
             "model": resolve_model_or_refuse(now.model, settings),
-            "settings": settings,
             "budget": read_budget(now.budget),
             "prices": read_prices(now.price),
             "meta": now.to_meta(job.run.folder),
             "runs": job.run.store,
-            **{way: one.named for way, one in job.origin.items()},
+            "watch": watch,
         }
+        options.update({way: one.named for way, one in job.origin.items()})  # type: ignore[typeddict-item]
         if job.knobs or "resume" not in job.origin:
             options["knobs"] = job.knobs
         if job.seed is not None:
             options["seed"] = job.seed
-        return Wanted(**options, watch=watch)
+        return options
 
     def _stopped(self, error: BaseException) -> EndedRun:
         """Return the error that the command reports."""
@@ -238,11 +238,11 @@ class _Execution:
         if not models:
             return
         items = len(run.items) if isinstance(run.items, list | tuple) else None
-        formula = run.planned.recipe.calls or "the calls of its stages"
+        formula = run.setup.planned.recipe.calls or "the calls of its stages"
         each = "" if items is None else f" for each of {count(items, 'item')}"
         most = calls_at_most(run)
-        names = ", ".join(with_address(name, run.wanted.settings) for name in models)
-        calls = f"{run.planned.recipe.name} calls {names}: {formula}{each}"
+        names = ", ".join(with_address(name, run.setup.settings) for name in models)
+        calls = f"{run.setup.planned.recipe.name} calls {names}: {formula}{each}"
         calls += "" if most is None else f", {most:,} at most"
         if self.recorded:
             calls += f"; {count(self.recorded, 'record')} reused"
@@ -254,16 +254,10 @@ class _Execution:
 
     async def _things(self, run: RecipeRun, view: StagesView) -> list[Thing]:
         things: list[Thing] = []
-        wanted = self.job.invocation.wanted
-        async with aclosing(run.stream()) as stream:
-            while wanted is None or len(things) < wanted:
-                thing = await anext(stream, None)
-                if thing is None:
-                    break
-                things.append(thing)
-                with view.aside():
-                    self._show(thing)
-            await call_and_flush(run.end)
+        async for thing in run.first(self.job.invocation.wanted):
+            things.append(thing)
+            with view.aside():
+                self._show(thing)
         return things
 
     def _show(self, thing: Thing) -> None:
@@ -336,7 +330,7 @@ class _Execution:
 
     def _report_stops(self, run: RecipeRun) -> None:
         """Report the limits that stopped stages, and the resume command with a larger limit."""
-        stops = run.work.stops.all if run.work is not None else []
+        stops = run.executor.stops.all if run.executor is not None else []
         first = {(stop.rail, stop.stage_id): stop for stop in reversed(stops)}
         for stop in reversed(first.values()):
             tell(str(stop), style="yellow")
@@ -369,20 +363,20 @@ def real_models(run: RecipeRun) -> list[str]:
 
     return list(
         dict.fromkeys(
-            identity(run.models[stage.stage_id], {})
-            for stage in run.planned.blocks()
-            if stage.stage_id in run.models
+            identity(run.setup.models[stage.stage_id], {})
+            for stage in run.setup.planned.blocks()
+            if stage.stage_id in run.setup.models
             and (asks(stage.params) or stage.kind.reaches_out)
-            and not isinstance(run.models[stage.stage_id], OfflineModel)
+            and not isinstance(run.setup.models[stage.stage_id], OfflineModel)
         )
     )
 
 
 def calls_at_most(run: RecipeRun) -> int | None:
     """Return the maximum number of calls by the run's limits, None without such a limit."""
-    budget = as_budget(run.wanted.budget)
+    budget = run.setup.budget
     calls = None if budget is None else budget.calls
-    return run.planned.rails.calls if calls is None else calls
+    return run.setup.planned.rails.calls if calls is None else calls
 
 
 def funnel(stages: Sequence[StageCount]) -> Iterator[tuple[str, str]]:

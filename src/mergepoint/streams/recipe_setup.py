@@ -1,0 +1,356 @@
+"""The beginning and the end of a recipe's run, as a function, as a graph, and as a tree's node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+
+from mergepoint.core.errors import TreeError
+from mergepoint.core.frozen_json import thaw
+from mergepoint.engine.callbacks import (
+    Event,
+    Recorder,
+    StreamingRecorder,
+    recorders_of,
+    with_recorder,
+)
+from mergepoint.engine.journaling import Origin, Other
+from mergepoint.engine.result import DONE
+from mergepoint.journal.recipe_records import RecipeEnd
+from mergepoint.journal.recorded_answers import RecordedAnswers, answers_of
+from mergepoint.journal.records import CallRecord
+from mergepoint.journal.stores import Journal, RunHeader, RunJournal, Store, with_hidden_digests
+from mergepoint.journal.usage import usage_of
+from mergepoint.models.budget import BudgetLedger, BudgetSource, NestedBudget
+from mergepoint.models.identity import ChatModel, configured, is_dynamic
+from mergepoint.models.pricing import Price, Prices
+from mergepoint.models.providers import NO_SETTINGS, ModelSettings, resolve_model
+from mergepoint.streams.conditions import failed
+from mergepoint.streams.context import Trace
+from mergepoint.streams.executor import RecipeExecutor, Watch
+from mergepoint.streams.limits import StopReason
+from mergepoint.streams.model_calls import Passing, asker_of, talker_of
+from mergepoint.streams.plan_budget import ledger_of, models_of, unpriced_in
+from mergepoint.streams.planning import PlannedRecipe, PlannedStage, plan
+from mergepoint.streams.protocols import Asker, Talker
+from mergepoint.streams.recipe import Recipe
+from mergepoint.streams.recipe_yaml import LIBRARY, Library
+from mergepoint.streams.registry import REGISTRY, Registry
+from mergepoint.streams.replan import Planner, ProposedCalls
+from mergepoint.streams.run_record import (
+    NotesOnRecord,
+    Results,
+    changed,
+    check_items,
+    header_of,
+    on_wire,
+    write_end,
+)
+from mergepoint.streams.thing import Thing, stamp
+from mergepoint.tree.policy import Budget, as_budget
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeSetup:
+    """A planned recipe with everything that its runs share: models, limits, store, and options.
+
+    Every run begins with `begin`, after the journal that `create_journal` or `resume_journal`
+    opened, and ends with `RunServices.finish`. What differs between a function, a graph, and a node
+    of a tree is only where the run's id, its recorders, and the enclosing budget come from.
+
+    `store` is None for runs that are kept in memory or recorded by an enclosing run.
+    """
+
+    planned: PlannedRecipe
+    models: Mapping[str, ChatModel]
+    settings: ModelSettings = NO_SETTINGS
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    budget: Budget | None = None
+    prices: Prices = field(default_factory=Prices)
+    store: Store | None = None
+    origin: Origin = field(default_factory=Origin)
+    meta: Mapping[str, Any] | None = None
+    watch: Watch | None = None
+    registry: Registry = REGISTRY
+    library: Library = LIBRARY
+
+    @classmethod
+    def of(
+        cls,
+        recipe: Recipe | str,
+        *,
+        model: str | ChatModel | None = None,
+        settings: ModelSettings = NO_SETTINGS,
+        knobs: Mapping[str, Any] | None = None,
+        budget: Budget | Mapping[str, Any] | None = None,
+        prices: Mapping[str, Price] | None = None,
+        reuse: Path | str | None = None,
+        replay: Path | str | None = None,
+        registry: Registry = REGISTRY,
+        library: Library = LIBRARY,
+        at: str = "",
+        **others: Any,
+    ) -> RecipeSetup:
+        """Plan a recipe; nothing is written or called.
+
+        Args:
+            recipe: A recipe, or its name in the library.
+            model: The model of stages that name none.
+            settings: Settings of model calls that stages don't set.
+            knobs: Recipe parameters by name.
+            budget: The limits of the whole run.
+            prices: Prices that override those of genai-prices.
+            reuse: A run whose answers are reused where a request is the same.
+            replay: A run whose answers replace all calls.
+            registry: Where the blocks are looked up.
+            library: Where recipes are looked up by name.
+            at: The path of the enclosing Call, with which problems are reported.
+            others: Values of the fields of the same names.
+
+        Raises:
+            RecipeError: The recipe is invalid; the error lists all problems.
+            TreeError: A model has no price under a budget in USD, or can't be resolved.
+            StepError: Both `reuse` and `replay` are set.
+        """
+        origin = Origin(reuse, replay)
+        planned = plan(recipe, knobs, registry=registry, library=library)
+        setup = cls(
+            planned=planned,
+            models=models_of(planned, model, settings),
+            settings=settings,
+            knobs=dict(knobs or {}),
+            budget=as_budget(budget),
+            prices=Prices(prices),
+            origin=origin,
+            registry=registry,
+            library=library,
+            **others,
+        )
+        if faults := unpriced_in(planned, setup.models, setup._ledger((), at), at=at):
+            raise TreeError(faults)
+        return setup
+
+    def _ledger(self, records: Iterable[CallRecord], at: str) -> BudgetLedger:
+        return ledger_of(self.planned, self.budget, self.prices, records, at=at)
+
+    def header(self, run_id: str, items: Any, *, seed: int | None = None) -> RunHeader:
+        """Return the header of a new run; items that come from a stream aren't in it."""
+        return header_of(
+            self.planned,
+            self.models,
+            items if isinstance(items, list | tuple) else None,
+            run_id=run_id,
+            seed=self.seed if seed is None else seed,
+            knobs=self.knobs,
+            meta=self.meta,
+        )
+
+    def create_journal(
+        self, store: Store, run_id: str, items: Any, *, seed: int | None = None
+    ) -> RunJournal:
+        """Create the journal of a new run. It waits for files or a database.
+
+        Raises:
+            JournalError: The id was used before.
+            RecipeError: An item is a Thing of another stream.
+        """
+        header = self.header(run_id, items, seed=seed)
+        return store.create(with_hidden_digests(header, store.redact))
+
+    def resume_journal(
+        self, store: Store, run_id: str, items: Any, *, same_seed: int | None = None
+    ) -> RunJournal:
+        """Open the journal of a recorded run, and check that it is a run of this recipe.
+
+        With `same_seed`, the items and the seed must also be those of the run.
+
+        Raises:
+            TreeError: The recipe changed; the error lists the stages.
+            JournalError: Recorded items are masked and weren't passed again.
+            Other: The items or the seed differ.
+        """
+        journal = store.open(run_id)
+        try:
+            check_items(journal.header, items, self.knobs)
+            if same_seed is not None:
+                _check_same(journal.header, items, same_seed, store)
+            changed(journal.header, self.planned, self.models)
+        except BaseException:
+            journal.close()
+            raise
+        return journal
+
+    def begin(
+        self,
+        config: RunnableConfig,
+        *,
+        run_id: str,
+        host: str = "",
+        at: str = "",
+        around: BudgetSource | None = None,
+        seed: int | None = None,
+    ) -> RunServices:
+        """Return the services of a run, which its recorders in the config record.
+
+        Args:
+            config: The config of the calls; see `recording`.
+            run_id: The id of the run.
+            host: The path of the enclosing graph.
+            at: The path of the enclosing Call.
+            around: The enclosing budget, which must have room for every call too.
+            seed: The seed of this run. Default: that of the setup.
+        """
+        # The ledger starts from recorded calls: a resumed run has spent part of its budget.
+        journal = recorders_of(config)[-1].journal
+        own = self._ledger((one for one in journal.records if one.key.run == run_id), at)
+        passing = Passing(
+            run_id=run_id,
+            config=config,
+            purse=own if around is None else NestedBudget(own, around),
+            prices=self.prices.declared,
+            host=host,
+            at=at,
+        )
+        seed = self.seed if seed is None else seed
+        return RunServices(setup=self, passing=passing, ledger=own, seed=seed)
+
+
+def recording(
+    config: RunnableConfig,
+    journal: Journal,
+    others: RecordedAnswers | None,
+    *,
+    on_event: Callable[[Event], None] | None = None,
+) -> RunnableConfig:
+    """Return a config whose calls a journal records, and are answered from it if it has them.
+
+    The answers of another run, `others`, are looked up after those of the journal.
+    """
+    # Only listeners need tokens, which make a model stream its answer.
+    kind = Recorder if on_event is None else StreamingRecorder
+    answers = answers_of(journal.records, others)
+    return with_recorder(config, kind(journal, on_event=on_event, answers=answers))
+
+
+def _check_same(header: RunHeader, items: Iterable[Any], seed: int, store: Store) -> None:
+    masked = "items" in header.hidden.get("names", ())
+    same = masked or header.inputs.get("items") == [on_wire(one) for one in items]
+    if not same or header.seed != seed:
+        raise Other(
+            f"run {header.run_id!r} in {store} began with other items or another seed; give it "
+            "the same to go on with it, or give the new run another id"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunServices:
+    """Services that one run shares: models, budget ledger, notes, and counters.
+
+    `ledger` is the recipe's budget ledger, which also receives the limits of proposals. `trace`
+    counts the Things that pass the stages, and `results` those that leave.
+    """
+
+    setup: RecipeSetup
+    passing: Passing
+    ledger: BudgetLedger
+    seed: int = 0
+    trace: Trace = field(default_factory=Trace)
+    results: Results = field(default_factory=Results)
+
+    def executor(self, stops: Iterable[StopReason] = ()) -> RecipeExecutor:
+        """Return an executor; `stops` are those of an earlier part of the run."""
+        setup = self.setup
+        calls = ProposedCalls(self.ledger, self.passing.at)
+        executor = RecipeExecutor(
+            setup.planned,
+            self._asker,
+            talker_of=self._talker,
+            planner=Planner(setup.registry, setup.library, setup.models.get, calls),
+            seed=self.seed,
+            notes=NotesOnRecord(self.passing),
+            watch=setup.watch,
+            trace=self.trace,
+        )
+        executor.stops.all.extend(stops)
+        return executor
+
+    def reached(self, *, stopped: str) -> RecipeEnd:
+        """Return the results so far, and the counts of each stage."""
+        stages = self.trace.stages(stage.stage_id for stage in self.setup.planned.blocks())
+        return self.results.end(self.trace, stages, stopped=stopped)
+
+    def finish(self, journal: Journal, *, stopped: str) -> None:
+        """Record the end of the run; `stopped` is the rail that ended it, or ""."""
+        end = self.reached(stopped=stopped)
+        run_id, host = self.passing.run_id, self.passing.host
+        write_end(journal, self.setup.planned, run_id=run_id, host=host, end=end)
+
+    @property
+    def records(self) -> list[CallRecord]:
+        """Return the records of the run."""
+        at = self.passing.key("").path
+        known = self.passing.recorders[-1].journal.records
+        return [
+            one for one in known if one.key.run == self.passing.run_id and one.path.startswith(at)
+        ]
+
+    def workflow(self, things: Iterable[Thing], *, stopped: str) -> Thing:
+        """Return the run as a Thing; `stopped` is the rail that ended it."""
+        return workflow_of(self.setup.planned, things, self.records, stopped=stopped)
+
+    def _asker(self, stage: PlannedStage) -> Asker | None:
+        model, settings = self._model(stage), self.setup.settings
+        policy, method = settings.policy(stage.policy), stage.settings.over(settings).method
+        return None if model is None else asker_of(model, self.passing, policy, method)
+
+    def _talker(self, stage: PlannedStage) -> Talker:
+        return talker_of(
+            self._model(stage),
+            self.passing,
+            seed=self.seed,
+            policy=stage.policy,
+            settings=stage.settings.over(self.setup.settings),
+        )
+
+    def _model(self, stage: PlannedStage) -> ChatModel | None:
+        """Return a stage's model; for a proposed stage, resolve it now."""
+        model = self.setup.models.get(stage.stage_id)
+        if model is None and stage.model is not None:
+            model = resolve_model(stage.model)
+        if model is None or not is_dynamic(model):
+            return model
+        chosen = configured(model, self.passing.config)
+        return stage.settings.over(self.setup.settings).on(chosen, declared=True)
+
+
+def workflow_of(
+    planned: PlannedRecipe, things: Iterable[Thing], records: Iterable[CallRecord], *, stopped: str
+) -> Thing:
+    """Return the run as a Thing whose content lists its results, None for failed ones.
+
+    `stopped` is the rail that ended the run, or "".
+    """
+    found = list(things)
+    made = list(records)
+    used = usage_of(made)
+    times = [(one.started, one.ended) for one in made]
+    seconds = max((end for _, end in times), default=0.0) - min(
+        (start for start, _ in times), default=0.0
+    )
+    props = {
+        "kind": "workflow",
+        "strategy": planned.recipe.name,
+        "calls": used.calls,
+        "tokens": used.total_tokens,
+        "cost": used.known_cost,
+        "seconds": round(seconds, 6),
+        "stopped": stopped or DONE,
+        "failed": sum(map(failed, found)),
+    }
+    fresh = Thing([None if failed(one) else thaw(one.content) for one in found], props)
+    return stamp(None, fresh, block=planned.recipe.name, stage_id=planned.prefix)
