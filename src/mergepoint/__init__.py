@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from mergepoint.session.turn_runner import arun_turn as arun_turn
     from mergepoint.session.turn_runner import cancel_turn as cancel_turn
     from mergepoint.session.turn_runner import run_turn as run_turn
-    from mergepoint.streams.context import BlockContext as BlockContext
+    from mergepoint.streams.block_context import BlockContext as BlockContext
     from mergepoint.streams.params import Params as Params
     from mergepoint.streams.recipe import Recipe as Recipe
     from mergepoint.streams.recipe import Stage as Stage
@@ -215,7 +215,7 @@ _HOMES = {
     "mergepoint.session.file_sessions": "open_session",
     "mergepoint.session.session_memory": "SessionMemory",
     "mergepoint.session.turn_runner": "Reply TurnRunner arun_turn cancel_turn run_turn",
-    "mergepoint.streams.context": "BlockContext",
+    "mergepoint.streams.block_context": "BlockContext",
     "mergepoint.streams.params": "Params",
     "mergepoint.streams.recipe": "Recipe Stage",
     "mergepoint.streams.recipe_yaml": "load_recipe",

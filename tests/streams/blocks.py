@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from mergepoint.streams.context import BlockContext
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.params import Params
 from mergepoint.streams.registry import BlockFunction, BlockType
 from mergepoint.streams.thing import Thing

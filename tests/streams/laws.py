@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from mergepoint.aio.stream import from_iterable
-from mergepoint.streams.context import BlockContext
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.params import Params
 from mergepoint.streams.registry import Registry, block
 from mergepoint.streams.stage import entered, run_stage

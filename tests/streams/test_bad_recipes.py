@@ -15,7 +15,7 @@ from tests.streams.whole.blocks import REGISTRY as KNOWN
 from tests.streams.whole.model import Answering, Log, Manner
 
 from mergepoint.core.errors import BlockError, RecipeError
-from mergepoint.streams.context import BlockContext
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.params import Params
 from mergepoint.streams.planning import plan
 from mergepoint.streams.recipe import MAX_STAGES, Recipe, Stage

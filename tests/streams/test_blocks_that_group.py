@@ -12,7 +12,7 @@ from tests.streams.blocks import each
 from tests.streams.laws import UNHURRIED
 
 from mergepoint.core.errors import BlockError
-from mergepoint.streams.context import NotesInMemory
+from mergepoint.streams.block_context import NotesInMemory
 from mergepoint.streams.registry import REGISTRY
 from mergepoint.streams.thing import Thing
 from mergepoint.testing.fakes import Source, run_block

@@ -8,7 +8,7 @@ import pytest
 from langchain_core.tools import tool as langchain_tool
 
 from mergepoint.core.errors import BlockError, RecipeError
-from mergepoint.streams.context import NotesInMemory
+from mergepoint.streams.block_context import NotesInMemory
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_runs import run_recipe
 from mergepoint.streams.recipe_yaml import recipe_to_yaml

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mergepoint.streams.context import MISSING
+from mergepoint.streams.block_context import MISSING
 from mergepoint.streams.executor import RecipeExecutor
 from mergepoint.streams.planning import plan
 from mergepoint.streams.recipe import Recipe, Stage

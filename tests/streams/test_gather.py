@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from tests.streams.laws import UNHURRIED
 
 from mergepoint.core.errors import BlockError
-from mergepoint.streams.context import BlockContext, NotesInMemory
-from mergepoint.streams.grouping import Gather, gathered
-from mergepoint.streams.groups import Enough, groups
+from mergepoint.streams.block_context import BlockContext, NotesInMemory
+from mergepoint.streams.grouping import Enough, Gather, gathered, groups
 from mergepoint.streams.stage import entered
 from mergepoint.streams.thing import Thing
 from mergepoint.testing.fakes import Source

@@ -9,8 +9,8 @@ import pytest
 
 from mergepoint.core.errors import BlockError, RecipeError
 from mergepoint.models.pricing import Price
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.conditions import holds
-from mergepoint.streams.context import BlockContext
 from mergepoint.streams.params import Params
 from mergepoint.streams.planning import plan
 from mergepoint.streams.provenance import VocabularyWarning, add_words, vocabulary

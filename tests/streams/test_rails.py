@@ -12,7 +12,7 @@ import pytest
 
 from mergepoint import Step
 from mergepoint.aio.stream import from_iterable
-from mergepoint.streams.context import BlockContext
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.limits import TimeLimitStop
 from mergepoint.streams.params import Params
 from mergepoint.streams.recipe import Recipe, Stage

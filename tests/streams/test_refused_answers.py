@@ -20,7 +20,7 @@ from mergepoint.journal.recipe_records import failed_calls
 from mergepoint.journal.recorded_answers import IN_FLIGHT
 from mergepoint.journal.records import CallRecord
 from mergepoint.journal.transcript import read_transcript
-from mergepoint.streams.context import BlockContext
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.protocols import Unfitting
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_runs import arun_recipe, run_recipe

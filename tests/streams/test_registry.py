@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mergepoint.core.errors import RecipeError
-from mergepoint.streams.context import BlockContext
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.params import Params
 from mergepoint.streams.registry import PACKAGE, REGISTRY, BlockType, Registry, block
 from mergepoint.streams.thing import Thing

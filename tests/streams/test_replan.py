@@ -12,7 +12,7 @@ from langchain_core.messages import BaseMessage
 
 from mergepoint.core.errors import RecipeError
 from mergepoint.journal.file_journal import FileStore
-from mergepoint.streams.context import BlockContext
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.langgraph import compile_recipe
 from mergepoint.streams.params import Params
 from mergepoint.streams.recipe import Recipe, Stage

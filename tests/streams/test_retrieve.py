@@ -18,7 +18,7 @@ from tests.streams.blocks import each
 from tests.streams.laws import UNHURRIED
 
 from mergepoint.core.errors import BlockError
-from mergepoint.streams.context import NotesInMemory
+from mergepoint.streams.block_context import NotesInMemory
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_runs import run_recipe
 from mergepoint.streams.retrieval import BM25, documents_in, words

@@ -16,7 +16,7 @@ import pytest
 from mergepoint.core.errors import RecipeError, ReplayMiss, StepError, TreeError
 from mergepoint.journal.file_journal import FileStore
 from mergepoint.journal.lines import JournalError
-from mergepoint.streams.context import BlockContext
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.params import Params
 from mergepoint.streams.planning import plan
 from mergepoint.streams.recipe import Recipe, Stage

@@ -21,8 +21,16 @@ from mergepoint.streams.planning import plan
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_runs import run_recipe
 from mergepoint.streams.recipe_yaml import recipe_from_yaml, recipe_schema
-from mergepoint.streams.search import Found, Move, Search
-from mergepoint.streams.search_strategies import Beam, BestFirst, Islands, Thompson, Uct
+from mergepoint.streams.search_strategies import (
+    Beam,
+    BestFirst,
+    Found,
+    Islands,
+    Move,
+    Search,
+    Thompson,
+    Uct,
+)
 from mergepoint.streams.thing import fold
 from mergepoint.testing.fakes import StochasticModel
 

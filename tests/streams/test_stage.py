@@ -16,7 +16,7 @@ from tests.streams.blocks import careless, each, endless, mapping, typed
 
 from mergepoint.aio.stream import from_iterable as each_of
 from mergepoint.core.errors import BlockError
-from mergepoint.streams.context import BlockContext
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.params import Params
 from mergepoint.streams.provenance import VocabularyWarning
 from mergepoint.streams.registry import REGISTRY, BlockType

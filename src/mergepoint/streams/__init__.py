@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mergepoint.core.lazy import lazy_names
-from mergepoint.streams.recipe_runner import RecipeRunner, register_recipe_runner
+from mergepoint.streams.recipe import RecipeRunner, register_recipe_runner
 
 if TYPE_CHECKING:
+    from mergepoint.streams.block_context import BlockContext as BlockContext
     from mergepoint.streams.conditions import failed as failed
-    from mergepoint.streams.context import BlockContext as BlockContext
     from mergepoint.streams.describe import to_mermaid as to_mermaid
     from mergepoint.streams.params import Params as Params
     from mergepoint.streams.planning import plan as plan
@@ -48,7 +48,7 @@ __all__ = [
 
 _HOMES = {
     "mergepoint.streams.conditions": "failed",
-    "mergepoint.streams.context": "BlockContext",
+    "mergepoint.streams.block_context": "BlockContext",
     "mergepoint.streams.describe": "to_mermaid",
     "mergepoint.streams.params": "Params",
     "mergepoint.streams.planning": "plan",

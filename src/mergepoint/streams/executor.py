@@ -13,8 +13,7 @@ from mergepoint.aio.map import mapped
 from mergepoint.aio.stream import from_iterable
 from mergepoint.core.errors import BlockError, locate
 from mergepoint.journal.records import now
-from mergepoint.streams.conditions import Where, canonical, holds
-from mergepoint.streams.context import (
+from mergepoint.streams.block_context import (
     Alone,
     BlockContext,
     NestedStages,
@@ -23,12 +22,13 @@ from mergepoint.streams.context import (
     Trace,
     close,
 )
+from mergepoint.streams.conditions import Where, canonical, holds
 from mergepoint.streams.limits import DEADLOCK, StopReason, Stops
+from mergepoint.streams.plan_proposals import Planner
 from mergepoint.streams.planning import ROUND, PlannedRecipe, PlannedStage
 from mergepoint.streams.prompting import ORIGIN
 from mergepoint.streams.protocols import Asker, Talker
 from mergepoint.streams.provenance import vocabulary
-from mergepoint.streams.replan import Planner
 from mergepoint.streams.stage import INPUT, run_stage
 from mergepoint.streams.thing import Thing, stamp
 from mergepoint.streams.watchdog import Link, Motion, UnderWay

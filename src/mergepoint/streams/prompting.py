@@ -9,9 +9,9 @@ from typing import Any, Final, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, Field, RootModel, ValidationError
 
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.conditions import CONTENT, canonical, value
-from mergepoint.streams.context import BlockContext
-from mergepoint.streams.groups import Grouped
+from mergepoint.streams.grouping import Grouped
 from mergepoint.streams.params import Params
 from mergepoint.streams.protocols import Check, ModelAnswer, Unfitting
 from mergepoint.streams.thing import Thing

@@ -1,12 +1,13 @@
-"""Lineage of Things and their values, and the vocabulary of kinds and props."""
+"""Lineage, groups, and values of Things, and the vocabulary of kinds and props."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from graphlib import TopologicalSorter
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -285,3 +286,41 @@ def slips(one: str, other: str) -> int:
             here.append(cost)
         before, above = above, here
     return above[-1]
+
+
+MARKS: Final = ("group", "group_size", "group_last", "group_key")
+_BELOW: Final = "/"
+
+
+def group_marks(name: str, members: Sequence[Thing]) -> dict[str, Any]:
+    """Return the props that mark the members of a new group inside their current group.
+
+    Blocks that group (accumulate, group_by, tee) set `group`, `group_size`, and `group_last`, the
+    id of the last member. Things without these props form one group: the whole stream. A nested
+    group has a path as its name: `outer#0/inner#3`.
+    """
+    around = group_of(members)
+    full = name if around is None else f"{around}{_BELOW}{name}"
+    return {"group": full, "group_size": len(members), "group_last": members[-1].id}
+
+
+def group_of(things: Sequence[Thing], *, whole: bool = False) -> str | None:
+    """Return the innermost group that all Things share.
+
+    With `whole`, if the Things are an entire group, return the group around it.
+    """
+    names = [str(thing.props.get("group") or "").split(_BELOW) for thing in things]
+    # The shortest path limits the comparison, so zip may drop the rest.
+    levels = zip(*names, strict=False)
+    shared = [level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels)]
+    if whole and all(name == shared for name in names):
+        shared = shared[:-1]
+    return _BELOW.join(shared) or None
+
+
+def regrouped(thing: Thing, group: str | None) -> Thing:
+    """Return the Thing in a group, or in none; props of its former group become None."""
+    if thing.props.get("group") == group:
+        return thing
+    blank = dict.fromkeys(name for name in MARKS if name in thing.props)
+    return thing.plus({**blank, "group": group})

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from langchain_core.runnables import Runnable
 
@@ -14,13 +21,12 @@ from mergepoint.core.errors import RecipeError, TreeError
 from mergepoint.core.frozen_json import NOTHING, FrozenDict, FrozenList, freeze
 from mergepoint.core.strict_yaml import YamlDocument
 from mergepoint.models.providers import ModelSettings
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.conditions import MayHold, OpenWhere, Where, is_open
-from mergepoint.streams.context import BlockContext
 from mergepoint.streams.grouping import Gather
 from mergepoint.streams.limits import OpenRails, Rails
 from mergepoint.streams.params import Params, params_of
 from mergepoint.streams.provenance import Words, words_problems
-from mergepoint.streams.recipe_runner import recipe_runner
 from mergepoint.streams.registry import BlockType
 from mergepoint.streams.thing import Thing
 from mergepoint.tree.leaves import Method
@@ -185,6 +191,36 @@ class Recipe(Displayed):
     def stage_id(self, number: int) -> str:
         """Return the id of a stage, counted from 1, within this recipe: `best.stage_2.verify`."""
         return f"{self.name}.stage_{number}.{self.stages[number - 1].label}"
+
+
+class RecipeRunner(Protocol):
+    """Checks, fingerprints, and runs a recipe for a Call: `mergepoint.streams.as_node`."""
+
+    def argument_problems(self, recipe: Any, args: Mapping[str, Any] | None) -> list[str]:
+        """Return the problems of a recipe and of the arguments of a Call of it."""
+        ...
+
+    def fingerprint(self, recipe: Any) -> str:
+        """Return a fingerprint of all stages."""
+        ...
+
+    def perform(self, recipe: Any, asked: Any, context: Any) -> Awaitable[Any]:
+        """Run it for a Call."""
+        ...
+
+
+_registered: list[Callable[[], RecipeRunner]] = []
+
+
+def register_recipe_runner(load: Callable[[], RecipeRunner]) -> None:
+    """Register the function that loads the runner, replacing the previous one."""
+    _registered[:] = [load]
+
+
+def recipe_runner() -> RecipeRunner:
+    """Return the runner of recipes in trees."""
+    (load,) = _registered
+    return load()
 
 
 def knob_problem(name: str) -> str | None:

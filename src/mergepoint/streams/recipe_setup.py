@@ -29,18 +29,18 @@ from mergepoint.models.budget import BudgetLedger, BudgetSource, NestedBudget
 from mergepoint.models.identity import ChatModel, configured, is_dynamic
 from mergepoint.models.pricing import Price, Prices
 from mergepoint.models.providers import NO_SETTINGS, ModelSettings, resolve_model
+from mergepoint.streams.block_context import Trace
 from mergepoint.streams.conditions import failed
-from mergepoint.streams.context import Trace
 from mergepoint.streams.executor import RecipeExecutor, Watch
 from mergepoint.streams.limits import StopReason
 from mergepoint.streams.model_calls import Passing, asker_of, talker_of
 from mergepoint.streams.plan_budget import ledger_of, models_of, unpriced_in
+from mergepoint.streams.plan_proposals import Planner, ProposedCalls
 from mergepoint.streams.planning import PlannedRecipe, PlannedStage, plan
 from mergepoint.streams.protocols import Asker, Talker
 from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.recipe_yaml import LIBRARY, Library
 from mergepoint.streams.registry import REGISTRY, Registry
-from mergepoint.streams.replan import Planner, ProposedCalls
 from mergepoint.streams.run_record import (
     NotesOnRecord,
     Results,

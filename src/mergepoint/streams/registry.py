@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from mergepoint.core.errors import RecipeError
 from mergepoint.core.paths import nearest
-from mergepoint.streams.context import BlockContext
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.params import P, params_of
 from mergepoint.streams.thing import Thing
 

@@ -20,8 +20,8 @@ from mergepoint.journal.redact import MASK
 from mergepoint.journal.stores import Journal, RunHeader
 from mergepoint.journal.writer import append_record
 from mergepoint.models.identity import ChatModel
+from mergepoint.streams.block_context import MISSING, Trace
 from mergepoint.streams.conditions import failed
-from mergepoint.streams.context import MISSING, Trace
 from mergepoint.streams.model_calls import Passing, path_of
 from mergepoint.streams.params import recorded
 from mergepoint.streams.plan_budget import outline_of, statics_of

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from mergepoint.aio.stream import Stream
 from mergepoint.core.errors import BlockError, RecipeError, locate
-from mergepoint.streams.context import Arrivals, BlockContext, close, label
+from mergepoint.streams.block_context import Arrivals, BlockContext, close, label
 from mergepoint.streams.grouping import Gather, gathered
 from mergepoint.streams.params import P
 from mergepoint.streams.provenance import VocabularyWarning, misspelt

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from mergepoint.core.errors import BlockError
 from mergepoint.streams.conditions import CONTENT, answer_key, canonical, failed, number, value
-from mergepoint.streams.groups import Enough, Grouped
+from mergepoint.streams.grouping import Enough, Grouped
 from mergepoint.streams.params import Params
 from mergepoint.streams.thing import Thing
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Self, TypeVar
 
 from mergepoint.core.errors import RailError
 from mergepoint.models.cancellation import GRACE
-from mergepoint.streams.context import close
+from mergepoint.streams.block_context import close
 from mergepoint.streams.limits import DEADLOCK, Stops, TimeLimitStop
 from mergepoint.streams.planning import PlannedRecipe
 from mergepoint.streams.thing import Thing

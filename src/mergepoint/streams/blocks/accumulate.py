@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.conditions import CONTENT, read_props
-from mergepoint.streams.context import BlockContext
 from mergepoint.streams.grouping import Gather, gathered
-from mergepoint.streams.groups import group_marks
+from mergepoint.streams.provenance import group_marks
 from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing
 

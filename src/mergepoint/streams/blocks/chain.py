@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import Field
 
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.conditions import failed
-from mergepoint.streams.context import BlockContext
-from mergepoint.streams.groups import Grouped, groups
+from mergepoint.streams.grouping import Grouped, groups
 from mergepoint.streams.prompting import (
     ORIGIN,
     PromptParams,

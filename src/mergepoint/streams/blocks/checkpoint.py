@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
-from mergepoint.streams.context import BlockContext
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.params import Params
 from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing

@@ -9,10 +9,9 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.conditions import CONTENT, failed, value
-from mergepoint.streams.context import BlockContext
-from mergepoint.streams.grouping import decided
-from mergepoint.streams.groups import Grouped, groups
+from mergepoint.streams.grouping import Grouped, decided, groups
 from mergepoint.streams.prompting import PromptParams, PromptResult, asked, failing, places
 from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing

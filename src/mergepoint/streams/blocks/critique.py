@@ -12,8 +12,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, Field, WithJsonSchema
 
 from mergepoint.core.errors import BlockError
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.conditions import failed
-from mergepoint.streams.context import BlockContext
 from mergepoint.streams.params import NAMED, name_of, named, named_problem
 from mergepoint.streams.prompting import PromptParams, asked, failing, places
 from mergepoint.streams.registry import block

@@ -8,10 +8,10 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.conditions import failed
-from mergepoint.streams.context import BlockContext
-from mergepoint.streams.groups import group_marks
 from mergepoint.streams.prompting import ORIGIN, PromptParams, asked, failing, origin, places
+from mergepoint.streams.provenance import group_marks
 from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing
 

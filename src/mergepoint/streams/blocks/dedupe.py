@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 
 from pydantic import Field
 
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.conditions import CONTENT, answer_key, failed
-from mergepoint.streams.context import BlockContext
-from mergepoint.streams.groups import NOWHERE, Grouped, RecentNames
+from mergepoint.streams.grouping import NOWHERE, Grouped, RecentNames
 from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing
 

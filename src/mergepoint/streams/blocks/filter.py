@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 from pydantic import Field
 
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.conditions import Where, holds, read_props
-from mergepoint.streams.context import BlockContext
 from mergepoint.streams.params import Params
 from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing

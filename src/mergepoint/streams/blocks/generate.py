@@ -9,9 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.conditions import failed, pattern
-from mergepoint.streams.context import BlockContext
-from mergepoint.streams.groups import group_marks
 from mergepoint.streams.prompting import (
     ORIGIN,
     PromptParams,
@@ -21,6 +20,7 @@ from mergepoint.streams.prompting import (
     places,
     written,
 )
+from mergepoint.streams.provenance import group_marks
 from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing
 

@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.conditions import CONTENT, canonical, failed, value
-from mergepoint.streams.context import BlockContext
-from mergepoint.streams.groups import RecentNames, group_marks
+from mergepoint.streams.grouping import RecentNames
 from mergepoint.streams.params import Params
-from mergepoint.streams.provenance import ancestor
+from mergepoint.streams.provenance import ancestor, group_marks
 from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing
 

@@ -9,10 +9,10 @@ from typing import Any, Literal
 from pydantic import Field
 
 from mergepoint.core.errors import BlockError
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.conditions import CONTENT, value
-from mergepoint.streams.context import BlockContext
-from mergepoint.streams.grouping import decided
-from mergepoint.streams.groups import MARKS, Grouped
+from mergepoint.streams.grouping import Grouped, decided
+from mergepoint.streams.provenance import MARKS
 from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing, shown
 

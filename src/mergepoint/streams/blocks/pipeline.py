@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
 from mergepoint.core.paths import nearest
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.conditions import CONTENT, canonical, failed, value
-from mergepoint.streams.context import BlockContext
 from mergepoint.streams.model_calls import captures, tree_of, tree_on_wire
 from mergepoint.streams.params import Params
 from mergepoint.streams.prompting import failing

@@ -9,10 +9,11 @@ from typing import Any
 from pydantic import Field
 
 from mergepoint.core.errors import BlockError
+from mergepoint.streams.block_context import Alone, BlockContext, origin_among
 from mergepoint.streams.conditions import CONTENT, failed
-from mergepoint.streams.context import Alone, BlockContext, origin_among
-from mergepoint.streams.groups import Grouped, group_of, groups, regrouped
+from mergepoint.streams.grouping import Grouped, groups
 from mergepoint.streams.prompting import failing, listed
+from mergepoint.streams.provenance import group_of, regrouped
 from mergepoint.streams.recipe import Stage
 from mergepoint.streams.recipe_yaml import StageForm
 from mergepoint.streams.registry import block

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, create_model
 from pydantic.json_schema import SkipJsonSchema
 
 from mergepoint.core.errors import BlockError
+from mergepoint.streams.block_context import PROPOSAL, BlockContext, Proposals
 from mergepoint.streams.conditions import failed
-from mergepoint.streams.context import PROPOSAL, BlockContext, Proposals
 from mergepoint.streams.prompting import PromptParams, asked, failing, places
 from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing, shown

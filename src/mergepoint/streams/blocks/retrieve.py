@@ -11,8 +11,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
 from mergepoint.core.errors import BlockError
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.conditions import CONTENT, failed, value
-from mergepoint.streams.context import BlockContext
 from mergepoint.streams.params import NAMED, Params
 from mergepoint.streams.registry import block
 from mergepoint.streams.retrieval import (

@@ -7,11 +7,19 @@ from typing import Annotated
 
 from pydantic import Field, RootModel
 
+from mergepoint.streams.block_context import Alone, BlockContext, origin_among
 from mergepoint.streams.conditions import canonical, failed, holds, number
-from mergepoint.streams.context import Alone, BlockContext, origin_among
 from mergepoint.streams.registry import block
-from mergepoint.streams.search import Found, Move, Own
-from mergepoint.streams.search_strategies import Beam, BestFirst, Islands, Thompson, Uct
+from mergepoint.streams.search_strategies import (
+    Beam,
+    BestFirst,
+    Found,
+    Islands,
+    Move,
+    Own,
+    Thompson,
+    Uct,
+)
 from mergepoint.streams.thing import Thing
 
 Way = Beam | BestFirst | Uct | Thompson | Islands | Own

@@ -7,9 +7,9 @@ from contextlib import aclosing
 
 from pydantic import Field, model_validator
 
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.conditions import failed
-from mergepoint.streams.context import BlockContext
-from mergepoint.streams.groups import Grouped, groups
+from mergepoint.streams.grouping import Grouped, groups
 from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing
 from mergepoint.streams.voting import Ranking, ranked, strength

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field, JsonValue, model_validator
 
-from mergepoint.streams.context import BlockContext
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.params import Params, read_knobs
 from mergepoint.streams.prompting import filled, places
 from mergepoint.streams.registry import block

@@ -7,9 +7,9 @@ from contextlib import aclosing
 
 from pydantic import Field
 
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.conditions import failed
-from mergepoint.streams.context import BlockContext
-from mergepoint.streams.groups import Grouped, groups
+from mergepoint.streams.grouping import Grouped, groups
 from mergepoint.streams.prompting import listed
 from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing

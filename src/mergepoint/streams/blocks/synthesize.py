@@ -13,10 +13,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, RootModel
 
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.conditions import CONTENT, canonical
-from mergepoint.streams.context import BlockContext
-from mergepoint.streams.grouping import decided
-from mergepoint.streams.groups import Grouped
+from mergepoint.streams.grouping import Grouped, decided
 from mergepoint.streams.params import Params
 from mergepoint.streams.prompting import ORIGIN, Choose, Combine, choose, combine, places
 from mergepoint.streams.registry import block

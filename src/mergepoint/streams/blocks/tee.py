@@ -7,9 +7,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from mergepoint.streams.context import BlockContext
-from mergepoint.streams.groups import group_marks
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.params import Params
+from mergepoint.streams.provenance import group_marks
 from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing
 

@@ -13,8 +13,8 @@ from pydantic import AfterValidator, Field, JsonValue, WithJsonSchema
 
 from mergepoint.core.errors import BlockError
 from mergepoint.core.frozen_json import freeze, thaw
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.conditions import CONTENT, failed
-from mergepoint.streams.context import BlockContext
 from mergepoint.streams.params import NAMED, Params, named, named_problem, read_knobs
 from mergepoint.streams.prompting import filled
 from mergepoint.streams.registry import block

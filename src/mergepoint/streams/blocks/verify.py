@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.conditions import failed
-from mergepoint.streams.context import BlockContext
 from mergepoint.streams.prompting import PromptParams, asked, failing, places
 from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing

@@ -7,8 +7,8 @@ from contextlib import aclosing
 
 from pydantic import Field, model_validator
 
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.conditions import CONTENT
-from mergepoint.streams.context import BlockContext
 from mergepoint.streams.grouping import decided
 from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing

@@ -36,7 +36,6 @@ from mergepoint.journal.recipe_records import Lineage, StageCount
 from mergepoint.journal.records import now
 from mergepoint.journal.writer import call_and_flush
 from mergepoint.streams.conditions import failed
-from mergepoint.streams.groups import group_of, regrouped
 from mergepoint.streams.protocols import (
     Asker,
     Check,
@@ -47,7 +46,7 @@ from mergepoint.streams.protocols import (
     TreeRequest,
     Unfitting,
 )
-from mergepoint.streams.provenance import Vocabulary, vocabulary
+from mergepoint.streams.provenance import Vocabulary, group_of, regrouped, vocabulary
 from mergepoint.streams.thing import Thing, child, joined, stamp
 from mergepoint.tree.leaves import Content
 from mergepoint.tree.nodes import Node

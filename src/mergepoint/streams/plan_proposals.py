@@ -10,7 +10,7 @@ from mergepoint.core.errors import MergepointError, RecipeError
 from mergepoint.core.paths import nearest
 from mergepoint.models.budget import BudgetLedger
 from mergepoint.models.identity import ChatModel
-from mergepoint.streams.context import PROPOSAL, Proposed, depth_of
+from mergepoint.streams.block_context import PROPOSAL, Proposed, depth_of
 from mergepoint.streams.plan_budget import budgets_of, models_of, unpriced_in
 from mergepoint.streams.planning import PlannedRecipe, PlannedStage, plan
 from mergepoint.streams.recipe import Recipe, Stage

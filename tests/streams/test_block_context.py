@@ -13,7 +13,7 @@ from tests.streams.blocks import each, mapping, typed
 
 from mergepoint.aio.stream import from_iterable as each_of
 from mergepoint.core.errors import RecipeError
-from mergepoint.streams.context import BlockContext, NotesInMemory
+from mergepoint.streams.block_context import BlockContext, NotesInMemory
 from mergepoint.streams.params import Params
 from mergepoint.streams.protocols import ModelAnswer, ModelRequest
 from mergepoint.streams.stage import entered, run_stage
