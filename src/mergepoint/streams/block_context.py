@@ -7,7 +7,6 @@ import copy
 import itertools
 import random
 import re
-import weakref
 from collections import Counter
 from collections.abc import (
     AsyncGenerator,
@@ -56,17 +55,21 @@ from mergepoint.tree.nodes import Node
 class _Asked:
     """The calls made for one base Thing and its descendants."""
 
-    base: weakref.ref[Thing]
     numbers: dict[tuple[str, int], int] = field(default_factory=dict)
     attempts: dict[tuple[str, int], int] = field(default_factory=dict)
     answers: dict[str, dict[tuple[int, int], ModelAnswer]] = field(default_factory=dict)
 
 
 class AnswerIndex:
-    """Index of one stage's answers by Thing; an entry goes away together with its Thing."""
+    """Index of one stage's answers by Thing; an entry goes away together with its Thing.
+
+    A Thing that comes back in a later round has the same id and a longer history, so it is another
+    key, and its calls are counted from its history.
+    """
 
     def __init__(self) -> None:
-        self._asked: dict[int, _Asked] = {}
+        # Weak keys: an endless stream must not fill the memory with answers that no Thing needs.
+        self._asked: WeakKeyDictionary[Thing, _Asked] = WeakKeyDictionary()
 
     def __len__(self) -> int:
         return len(self._asked)
@@ -109,7 +112,7 @@ class AnswerIndex:
         They are sorted by number and sample, regardless of the order in which they arrived.
         """
         base = thing.base or thing
-        asked = self._asked.get(id(base))
+        asked = self._asked.get(base)
         if asked is None:
             return []
         found: list[ModelAnswer] = []
@@ -120,15 +123,9 @@ class AnswerIndex:
 
     def _of(self, thing: Thing) -> _Asked:
         base = thing.base or thing
-        # Keyed by identity, not by id or value: a Thing that comes back in a later round has the
-        # same id, and its calls are counted anew from its history.
-        key = id(base)
-        asked = self._asked.get(key)
+        asked = self._asked.get(base)
         if asked is None:
-            forget = self._asked.pop
-            # The weakref callback removes the entry; weakref.finalize costs twice as much.
-            gone = weakref.ref(base, lambda _: forget(key, None))
-            asked = self._asked[key] = _Asked(gone)
+            asked = self._asked[base] = _Asked()
         return asked
 
 
@@ -487,7 +484,7 @@ class BlockContext:
         self.clock = clock
         self.notes: Notes = notes if notes is not None else NotesInMemory()
         self.calls, self.taken, self.trace = AnswerIndex(), Taken(), Trace()
-        self.maps: dict[int, Stream[Any]] = {}
+        self.maps: dict[Stream[Any], Stream[Any]] = {}
         self._asker = asker
         self._talker = talker
         self.proposals = proposals
@@ -564,7 +561,7 @@ class BlockContext:
         # The stage's exit must close maps that the block abandoned, so each is remembered until it
         # ends.
         results = Stream(self._until_over(made), made.aclose)
-        self.maps[id(made)] = results
+        self.maps[made] = results
         return results
 
     async def _until_over(self, made: Stream[R]) -> AsyncGenerator[R, None]:
@@ -574,7 +571,7 @@ class BlockContext:
                 async for result in made:
                     yield result
         finally:
-            self.maps.pop(id(made), None)
+            self.maps.pop(made, None)
 
     async def ask(
         self,

@@ -101,9 +101,10 @@ def wired(steps: Iterable[Mapping[str, Any]], unit_by: Mapping[str, Unit]) -> tu
 
     Raise RecipeError for params that the block doesn't accept.
     """
-    told = {str(step["stage_id"]): step["params"] for step in steps}
-    found = {id(unit_by[stage_id]): unit_by[stage_id] for stage_id in told}
-    return tuple(_told(unit, told) for unit in found.values())
+    params = {str(step["stage_id"]): step["params"] for step in steps}
+    # Several stages may be of one unit, a recipe that is executed as a whole.
+    found = {unit.stage_id: unit for unit in map(unit_by.__getitem__, params)}
+    return tuple(_with_params(unit, params) for unit in found.values())
 
 
 def params_on_wire(stage: PlannedStage) -> dict[str, Any]:
@@ -111,14 +112,14 @@ def params_on_wire(stage: PlannedStage) -> dict[str, Any]:
     return stage.params.model_dump(mode="json", exclude_unset=True)
 
 
-def _told(unit: Unit, told: Mapping[str, Mapping[str, Any]]) -> Unit:
+def _with_params(unit: Unit, params: Mapping[str, Mapping[str, Any]]) -> Unit:
     if isinstance(unit, PlannedRecipe):
-        return replace(unit, stages=tuple(_told(stage, told) for stage in unit.stages))
-    params = told[unit.stage_id]
+        return replace(unit, stages=tuple(_with_params(stage, params) for stage in unit.stages))
+    own = params[unit.stage_id]
     # Params that aren't JSON data stay the objects that they are.
-    if params == params_on_wire(unit):
+    if own == params_on_wire(unit):
         return unit
-    return replace(unit, params=unit.kind.given(params, where=unit.stage_id))
+    return replace(unit, params=unit.kind.given(own, where=unit.stage_id))
 
 
 @dataclass(frozen=True, slots=True)
