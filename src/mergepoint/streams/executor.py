@@ -181,16 +181,6 @@ def _leaves(planned: PlannedRecipe, thing: Thing, number: int, reason: str) -> T
     )
 
 
-async def _closing(stream: AsyncIterator[Thing]) -> AsyncGenerator[Thing, None]:
-    try:
-        async for thing in stream:
-            yield thing
-    finally:
-        close = getattr(stream, "aclose", None)
-        if close is not None:
-            await close()
-
-
 Into = Callable[[AsyncIterator[Thing]], AsyncIterator[Thing]]
 
 
@@ -225,9 +215,7 @@ def beside(
         return _together(items, fits, into)
 
     def alone(thing: Thing) -> AsyncIterator[Thing]:
-        return (
-            _closing_stream(into(from_iterable([thing]))) if fits(thing) else from_iterable([thing])
-        )
+        return _closing(into(from_iterable([thing]))) if fits(thing) else from_iterable([thing])
 
     return mapped(items, alone, width=width)
 
@@ -301,7 +289,8 @@ class _Ways:
         return self._inside.get(name, 0)
 
 
-async def _closing_stream(stream: AsyncIterator[Thing]) -> AsyncGenerator[Thing, None]:
+async def _closing(stream: AsyncIterator[Thing]) -> AsyncGenerator[Thing, None]:
+    """Yield the Things of an iterator, and close it if it can be closed."""
     try:
         async for thing in stream:
             yield thing
@@ -422,7 +411,7 @@ class RecipeExecutor:
                 stream = Link(
                     ahead, self.motion, giver=stage.stage_id, stage_id=stage.stage_id, above=above
                 )
-        return _each(stream)
+        return _closing(stream)
 
     def _link(self, stage: PlannedStage | PlannedRecipe, items: Any, alone: Alone | None) -> Link:
         """Return a stage's results and the Things that bypass it, as a channel with limits."""
@@ -490,7 +479,7 @@ class RecipeExecutor:
                     async for one in made:
                         yield one
 
-        return _each(mapped(items, alone, width=stage.width))
+        return _closing(mapped(items, alone, width=stage.width))
 
     @contextmanager
     def _proposed(self, planned: PlannedRecipe) -> Iterator[None]:
@@ -511,7 +500,7 @@ class RecipeExecutor:
         def one(thing: Thing) -> AsyncIterator[Thing]:
             return self.once(planned.stages, from_iterable([thing]), Alone(thing.id))
 
-        return _each(mapped(items, one, width=planned.recipe.concurrency))
+        return _closing(mapped(items, one, width=planned.recipe.concurrency))
 
     def _rounds(
         self, planned: PlannedRecipe, items: AsyncIterator[Thing], alone: Alone | None
@@ -528,7 +517,7 @@ class RecipeExecutor:
             body = self._body(planned, Alone(thing.id))
             return rounds(planned, [thing], body, self.motion)
 
-        return _each(mapped(items, one, width=planned.recipe.concurrency))
+        return _closing(mapped(items, one, width=planned.recipe.concurrency))
 
     def _body(self, planned: PlannedRecipe, alone: Alone | None) -> Body:
         return lambda stream: self.once(planned.stages, stream, alone)
@@ -536,12 +525,8 @@ class RecipeExecutor:
     async def _all(
         self, planned: PlannedRecipe, items: AsyncIterator[Thing], body: Body
     ) -> AsyncGenerator[Thing, None]:
-        try:
-            cohort = [thing async for thing in items]
-        finally:
-            close = getattr(items, "aclose", None)
-            if close is not None:
-                await close()
+        async with aclosing(_closing(items)) as entering:
+            cohort = [thing async for thing in entering]
         if not cohort:
             return
         async with aclosing(rounds(planned, cohort, body, self.motion)) as made:
@@ -583,9 +568,3 @@ class RecipeExecutor:
 
 async def _itself(thing: Thing) -> Thing:
     return thing
-
-
-async def _each(stream: Any) -> AsyncGenerator[Thing, None]:
-    async with aclosing(stream):
-        async for thing in stream:
-            yield thing

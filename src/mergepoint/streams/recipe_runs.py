@@ -175,7 +175,7 @@ class RecipeRun:
             while most is None or count < most:
                 thing = await anext(stream, None)
                 if thing is None:
-                    break
+                    return
                 count += 1
                 yield thing
             # The consumer has all results that it wanted: the run ended, and isn't interrupted.
