@@ -29,7 +29,7 @@ from mergepoint.journal.redact import Redact
 from mergepoint.journal.stores import RunHeader, Sync
 from mergepoint.models.event_loop import run_sync
 from mergepoint.sandbox.job import CodeJob, CodeRun, ToolCall
-from mergepoint.streams.context import BlockContext, Notes
+from mergepoint.streams.block_context import BlockContext, Notes
 from mergepoint.streams.grouping import Gather
 from mergepoint.streams.params import params_of
 from mergepoint.streams.protocols import Asker, ModelAnswer, ModelRequest, Unfitting
