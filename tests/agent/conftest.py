@@ -17,7 +17,7 @@ import pytest
 from tests.agent.throw_away import as_nobody
 
 from mergepoint.sandbox.bubblewrap import Bubblewrap
-from mergepoint.sandbox.cgroup import new_cgroup
+from mergepoint.sandbox.resource_usage import new_cgroup
 
 REQUIRED = "MERGEPOINT_SANDBOX"
 """Set to `required`, a machine without bubblewrap fails these tests; else it skips them."""

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from mergepoint.sandbox.backends import CodeRunner
 from mergepoint.sandbox.job import CodeJob, CodeRun, Limits
-from mergepoint.sandbox.runner import CodeRunner
 
 
 def ran(

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from tests.agent.running import ran
 
+from mergepoint.sandbox.backends import CodeRunner, UnsafeSubprocess
 from mergepoint.sandbox.job import CodeJob, MadeFile
 from mergepoint.sandbox.monty import Monty
-from mergepoint.sandbox.runner import CodeRunner
-from mergepoint.sandbox.unsafe_subprocess import UnsafeSubprocess
 
 NAMES = ("bubblewrap", "monty", "unsafe_subprocess")
 

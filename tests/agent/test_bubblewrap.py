@@ -152,7 +152,7 @@ print(tool(5))
 """
     run = ran(bubblewrap, code, tools={"tool": tool})
     lines = run.output.splitlines()
-    assert "no tool 'open'; there are: tool" in lines[0]
+    assert "no tool 'open'; known tools: tool" in lines[0]
     assert all("not a call of a tool" in line for line in lines[1:6])
     assert lines[6:] == ["1"]
     assert called == [(5,)]
@@ -280,7 +280,7 @@ def pretending(folder: Path, script: str) -> dict[str, str]:
     ("script", "told"),
     [
         ("echo 'bwrap: No permissions to create new namespace' >&2; exit 1", "No permissions"),
-        ("exit 3", "it ended with 3, without a word"),
+        ("exit 3", "it ended with 3 without any output"),
         ('while [ "$1" != -- ]; do shift; done; shift; exec "$@"', "it does not start|not tight"),
     ],
 )

@@ -19,8 +19,8 @@ from tests.agent.throw_away import GUARD
 import mergepoint
 from mergepoint.core.errors import SandboxMissing
 from mergepoint.sandbox.bubblewrap import Bubblewrap
-from mergepoint.sandbox.cgroup import Cgroup, new_cgroup, own_group
 from mergepoint.sandbox.job import CodeJob, CpuCounted, Limits
+from mergepoint.sandbox.resource_usage import Cgroup, new_cgroup, own_group
 
 SELF = Path("/proc/self")
 OWN_PREFIX = f"mergepoint-sandbox-{os.getpid()}-"

@@ -9,9 +9,9 @@ import pytest
 from tests.agent.running import ran
 
 from mergepoint.core.errors import SandboxMissing, install_command
+from mergepoint.sandbox.backends import CodeRunner, code_runner
 from mergepoint.sandbox.bubblewrap import Bubblewrap
 from mergepoint.sandbox.job import CodeJob, CodeRun
-from mergepoint.sandbox.runner import CodeRunner, code_runner
 
 
 @pytest.fixture
@@ -37,13 +37,13 @@ def test_monty_is_chosen_where_bubblewrap_is_missing(
 
 @pytest.mark.usefixtures("bare")
 def test_where_nothing_confines_nothing_is_chosen() -> None:
-    """Without a safe backend there is an error that says why each is none, and three ways out."""
+    """Without a safe backend there is an error that says why each is none, and three fixes."""
     with pytest.raises(SandboxMissing) as raised:
         code_runner()
     text = str(raised.value)
     assert "bubblewrap: bwrap is not installed" in text
     assert "monty: pydantic-monty is not installed" in text
-    assert "Three ways out:" in text
+    assert "To fix this, do one of these:" in text
     assert "apt-get install bubblewrap" in text
     assert install_command("monty") in text
     assert 'code_runner("unsafe_subprocess")' in text
@@ -66,7 +66,9 @@ def test_the_unsafe_one_is_had_by_its_name_and_says_so() -> None:
 
 def test_an_unknown_backend_is_told_with_those_there_are() -> None:
     """A name that is none is an error that lists the names."""
-    with pytest.raises(ValueError, match="'docker'; there are: bubblewrap, monty, unsafe_subproc"):
+    with pytest.raises(
+        ValueError, match="'docker'; known runners: bubblewrap, monty, unsafe_subproc"
+    ):
         code_runner("docker")
 
 

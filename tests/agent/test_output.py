@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mergepoint.report.text_layout import shown
+from mergepoint.core.text import shown
 from mergepoint.sandbox.process import Output
 
 pieces = st.lists(

@@ -135,7 +135,7 @@ def test_open_gates_are_listed_and_shown() -> None:
     assert told("show", "r", "--calls")["open_gates"] == [FIRST]
     assert "waits for a decision" in command("show", "r", "--calls").out
     gate = command("show", "r", "approval").out
-    assert "It held back 1 message" in gate
+    assert "Messages awaiting approval 1 message" in gate
     assert gate.splitlines()[-3:] == [
         "",
         "To answer:",
@@ -155,7 +155,7 @@ def test_a_gate_in_a_later_iteration_is_told_as_such() -> None:
     assert (states[FIRST], states[SECOND]) == ("answered", "waiting")
     shown = command("show", "r", SECOND).out
     assert "3. End with the one sentence to remember." in shown
-    assert "Nobody has decided yet" in shown
+    assert "No decision yet" in shown
     assert completions("mergepoint show r pipeline/planning/iteration_02/a") == [
         f"{SECOND}/plan",
         SECOND,

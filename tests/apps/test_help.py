@@ -17,7 +17,7 @@ from mergepoint.apps.cli.app import app
 from mergepoint.apps.cli.framework import with_options, words
 from mergepoint.apps.cli.options import RecordedOptions, Runner
 from mergepoint.core.errors import SandboxMissing
-from mergepoint.sandbox.runner import code_runner
+from mergepoint.sandbox.backends import code_runner
 
 
 def _commands(at: Any, *names: str) -> Iterator[tuple[str, ...]]:

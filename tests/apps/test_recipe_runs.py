@@ -114,7 +114,7 @@ def test_a_call_of_a_recipe_says_what_it_was_for(items: list[str]) -> None:
     assert {"score", "feedback"} <= set(told["made"]["wrote"])
     assert told["results"] == ["best_of_n.stage_3.synthesize#0"]
     text = command("show", "r1", "critique/0.1/call_01").out
-    assert ("What became of the answer" in text, '"score"' in text) == (True, True)
+    assert ("Outcome of the answer" in text, '"score"' in text) == (True, True)
 
 
 def test_a_call_of_a_killed_run_says_that_its_use_is_unknown(items: list[str]) -> None:
@@ -122,7 +122,7 @@ def test_a_call_of_a_killed_run_says_that_its_use_is_unknown(items: list[str]) -
     command("run", "best_of_n", *items, "--run-id", "r1", "--quiet")
     cut(Path("runs/r1"))
     (first, *_) = calls_of("r1")
-    assert "the run has not come to its end" in command("show", "r1", first["path"]).out
+    assert "the run hasn't ended" in command("show", "r1", first["path"]).out
 
 
 def test_a_recipe_in_a_tree_is_checked_and_its_calls_are_opened(here: Path) -> None:

@@ -28,7 +28,7 @@ from mergepoint.journal.lines import JournalError
 from mergepoint.journal.records import CallRecord
 from mergepoint.journal.stores import RunHeader, Store
 from mergepoint.journal.writer import run_off_loop
-from mergepoint.sandbox.runner import code_runner
+from mergepoint.sandbox.backends import code_runner
 from mergepoint.session.file_sessions import open_session
 from mergepoint.session.turn_runner import Reply, TurnRunner
 from mergepoint.streams.langgraph import compile_recipe

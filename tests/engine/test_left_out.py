@@ -202,7 +202,7 @@ def test_show_tells_what_a_call_of_such_a_run_saw() -> None:
     assert (fate.end, fate.seen_by) == ("kept", ("p/after",))
     gone = call_view(transcript, "p/b/n2")
     assert (gone.left_out, gone.answer, gone.fate) == (True, None, None)
-    assert "It was left out\n  the budget of p/b, 2 calls, does not suffice" in to_text(gone)
+    assert "It was skipped\n  the budget of p/b, 2 calls, does not suffice" in to_text(gone)
     assert [seen.text for seen in gone.seen] == ["Say 0.", "x", "Say 1.", "x", "Say 2."]
 
 
@@ -212,4 +212,4 @@ def test_show_tells_what_went_with_a_block_that_was_left_out() -> None:
     interpret(deep(), model=model(), recorder=recorder, run_id="r")
     transcript = Transcript.of(recorder.journal.records, deep(), run_id="r", at="p")
     view = call_view(transcript, "p/b/inner/n1")
-    assert "left out with p/b/inner (last_response), for want of budget" in to_text(view)
+    assert "skipped with p/b/inner (last_response), budget exceeded" in to_text(view)

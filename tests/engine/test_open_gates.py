@@ -177,7 +177,7 @@ def test_show_tells_what_a_gate_holds_back(tmp_path: Path) -> None:
     assert [(seen.text, seen.path) for seen in view.decided.held] == [
         ("the plan", "work/approval/plan")
     ]
-    assert "Nobody has decided yet" in to_text(view)
+    assert "No decision yet" in to_text(view)
 
 
 def test_a_question_holds_no_secrets(tmp_path: Path) -> None:

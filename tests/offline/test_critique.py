@@ -167,7 +167,7 @@ def test_a_choice_gets_votes() -> None:
     """A lens that finds its wish in another option asks for that option."""
     text = "1. A mill, small.\n2. A mill, seen over the shoulder of someone.\nChoice: 1"
     said = judged(text, as_="feeling")
-    assert "Option 1 is chosen, but option 2 gives somebody to feel with." in said
+    assert "Option 1 is chosen, but option 2 offers somebody to feel with." in said
     assert edits_in(said)[0].new == "Choice: 2"
     for other in ("Choice: 2", "Choice: 7"):
         assert "none:" in judged(text.replace("Choice: 1", other), as_="feeling")

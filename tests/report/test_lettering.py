@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mergepoint.report.text_layout import cells, clip, shown, wrap
+from mergepoint.core.text import cells, clip, shown, wrap
 
 
 @pytest.mark.parametrize(

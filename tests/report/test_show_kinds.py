@@ -103,7 +103,7 @@ gate  {SECOND}
 run   r1
 time  2026-01-02 03:04:05 UTC, 1.500 s, live
 
-It held back 1 message
+Messages awaiting approval 1 message
   1  assistant, made by {SECOND}/draft
      through  {SECOND}/draft (last_response)
      from {SECOND}/draft

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.report.runs import ran
 
+from mergepoint.core.text import cells
 from mergepoint.report.call_text import call_view, to_text
-from mergepoint.report.text_layout import cells
 from mergepoint.report.views import CallView
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block
@@ -45,7 +45,7 @@ Its prompt read 3 keys
 It answered
   from talk/answer/say
 
-What became of the answer
+Outcome of the answer
   passed    talk/answer/say (all_messages)
             talk/answer (last_response)
   ended     superseded at talk (last_response) by the answer of talk/end

@@ -12,8 +12,8 @@ from xml.etree import ElementTree as ET
 import pytest
 from tests.report.trees import ODD_NAMES, chat, kinds, nest, odd, pipeline, stage, wide
 
+from mergepoint.core.text import cells, shown
 from mergepoint.report.svg import to_svg
-from mergepoint.report.text_layout import cells, shown
 from mergepoint.testing.random_trees import seeded_case
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block, Input, Node, children, walk

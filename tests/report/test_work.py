@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mergepoint.journal.records import CallKey, CallRecord
-from mergepoint.report.answer_outcomes import NodeResults
+from mergepoint.report.views import NodeResults
 
 STEP: dict[str, Any] = {"path": "p/s", "kind": "step", "merge": "none"}
 INSIDE = ("p/l/iteration_01", "p/l/iteration_01/s")

@@ -18,8 +18,8 @@ from mergepoint.agent.skills import EXAMPLES, SkillLibrary
 from mergepoint.core.errors import Fault, SkillError, StepError
 from mergepoint.core.paths import nearest
 from mergepoint.journal.writer import run_off_loop
+from mergepoint.sandbox.backends import CodeRunner, code_runner
 from mergepoint.sandbox.job import CodeJob, CodeRun, Limits
-from mergepoint.sandbox.runner import CodeRunner, code_runner
 from mergepoint.session.turn_runner import STEP
 from mergepoint.tree.decision import Decision, Question
 from mergepoint.tree.leaves import Call, Step

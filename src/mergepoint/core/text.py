@@ -1,12 +1,15 @@
-"""Text without lone surrogates, so that it can be sent and stored: UTF-8 cannot encode them.
+"""Text that can be encoded, printed, and measured.
 
-A model that is cut off within an emoji, or a server that escapes carelessly, produces such text.
-The next request could not be encoded, and the run could never finish.
+UTF-8 cannot encode lone surrogates. A model that is cut off within an emoji, or a server that
+escapes carelessly, produces them; the next request could not be sent, and the run could never
+finish.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
 from json import JSONEncoder
 from typing import Any, TypeVar
 
@@ -66,3 +69,94 @@ def clean_fields(fields: Mapping[str, Any], names: Iterable[str]) -> dict[str, A
         if (value := fields.get(name)) and (cleaned := clean(value)) is not value:
             changed[name] = cleaned
     return changed
+
+
+# Text for terminals and drawings: without control characters, measured in cells.
+
+
+# Control characters, unpaired surrogates, line separators, and non-characters; also direction
+# overrides and isolates, which can make a drawn name read as another one.
+_HIDDEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufdd0-\ufdef"
+    + "".join(f"{chr(plane << 16 | 0xFFFE)}{chr(plane << 16 | 0xFFFF)}" for plane in range(17))
+    + "]"
+)
+
+
+def shown(text: str, *, keep: str = "") -> str:
+    r"""Return text in which invisible characters are written as `\x1b` or `\u202e`.
+
+    These are control characters, unpaired surrogates, non-characters, line separators, and
+    direction marks. Characters in `keep` stay unchanged.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return _HIDDEN.sub(
+        lambda found: found[0] if found[0] in keep else _escape(found[0]),
+        text,
+    )
+
+
+def _escape(character: str) -> str:
+    point = ord(character)
+    if point > 0xFFFF:
+        return f"\\U{point:08x}"
+    return f"\\u{point:04x}" if point > 0xFF else f"\\x{point:02x}"
+
+
+def cells(text: str) -> int:
+    """Return the width of a text in cells: East Asian wide characters take two, marks none."""
+    if text.isascii():
+        return len(text)
+    return sum(map(_cells, text))
+
+
+def _cells(character: str) -> int:
+    if unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
+
+
+def clip(text: str, width: int) -> str:
+    """Return the text, cut to a width of three or more, with an ellipsis if it was cut.
+
+    Marks take no cell, so characters are counted too: at most four per cell.
+    """
+    if len(text) <= 4 * width and cells(text) <= width:
+        return text
+    return next(_pieces(text[: 4 * width], max(width - 1, 1))) + "…"
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """Return the lines of a text, none wider than `width`; wider words are broken."""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        lines += _wrapped(line, width)
+    return lines
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    """Return a line wrapped at single spaces, which preserves indents and double spaces."""
+    lines: list[str] = []
+    current = ""
+    for number, word in enumerate(line.split(" ")):
+        joined = f"{current} {word}" if number else word
+        if cells(joined) > width:
+            if current.strip():
+                lines.append(current)
+                joined = word
+            *whole, joined = _pieces(joined, width)
+            lines += whole
+        current = joined
+    return [*lines, current]
+
+
+def _pieces(text: str, width: int) -> Iterator[str]:
+    """Yield pieces of a text of at most a width, or of one wider character."""
+    start, used = 0, 0
+    for end, character in enumerate(text):
+        used += _cells(character)
+        if used > width and end > start:
+            yield text[start:end]
+            start, used = end, _cells(character)
+    yield text[start:]

@@ -39,7 +39,7 @@ from mergepoint.offline.language import (
 
 INTRODUCTION = (
     "This is the offline model. It isn't a language model, but its rules can analyze a brief, list "
-    "options, choose, find a title, describe a picture, criticize and revise a text, and write an "
+    "options, choose, find a title, describe a picture, criticize and revise text, and write an "
     "image prompt."
 )
 _GREETINGS = word_set("hello hi hey good thanks thank")
@@ -410,7 +410,7 @@ def better(stage: StagePrompt) -> str:
 
 
 def passes(stage: StagePrompt) -> bool:
-    """Return whether a text is acceptable by the tool's result, otherwise by its score."""
+    """Return whether the text is acceptable by the tool's result, otherwise by its score."""
     if "tool" in stage.tags:
         return "wrong" not in words_of(stage.tags["tool"])
     return score(stage) >= (0.95 if stage.question else 0.8)

@@ -1,4 +1,4 @@
-"""Read a brief: the subject, audience, mood, and wishes for a text or picture, and its titles."""
+"""Read a brief: the subject, audience, mood, and wishes for text or a picture, and its titles."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ _EDGE_MARKS = " ,.;:!?-\u2013\u2014\"'\u201c\u201d"
 
 @dataclass(frozen=True, slots=True)
 class Brief:
-    """The known facts about a text or picture; a field that was not mentioned is empty."""
+    """The known facts about text or a picture; a field that was not mentioned is empty."""
 
     format: str = ""
     subject: str = ""
@@ -158,7 +158,7 @@ def _request_in(conversation: ConversationReading) -> str:
 
 @lru_cache(maxsize=256)
 def _parse_brief(text: str) -> Brief:
-    """Return the brief in a text, without the rest of the conversation."""
+    """Return the brief in text, without the rest of the conversation."""
     text = _WRAPPED_LINE.sub(" ", text[:MAX_CHARACTERS])
     audience, mood = _AUDIENCE.search(text), _MOOD.search(text)
     mood_text = _trim(mood[1]) if mood else ""
@@ -259,7 +259,7 @@ def titles_for(brief: Brief) -> dict[str, str]:
 
 
 def title_case(text: str) -> str:
-    """Return a text in English title case: `The Night Market on the Old Pier`."""
+    """Return text in English title case: `The Night Market on the Old Pier`."""
     if not text.isascii():
         return capitalize_first(text)  # Other languages have other rules.
     words = [

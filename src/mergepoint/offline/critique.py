@@ -26,7 +26,7 @@ from mergepoint.offline.language import (
     words_of,
 )
 
-# Edits: changes to a text, as lines that people and rules can both read.
+# Edits: changes to text, as lines that people and rules can both read.
 
 
 Form = Literal["choice", "lines", "title", "phrases", "prose"]
@@ -63,14 +63,14 @@ class Edit:
 
 
 def edits_in(text: str) -> tuple[Edit, ...]:
-    """Return the edits that a text lists, one per line."""
+    """Return the edits that text lists, one per line."""
     return tuple(
         Edit(old or cut, new or added) for _, old, new, _, cut, _, added in _EDIT_LINE.findall(text)
     )
 
 
 def form_of(text: str) -> Form:
-    """Return the form of a text: choice among options, labelled lines, title, phrases, or prose."""
+    """Return the form of text: choice among options, labelled lines, title, phrases, or prose."""
     if _CHOICE.search(text) and _NUMBERED.search(text):
         return "choice"
     if len(sections(text)) > 1:
@@ -85,7 +85,7 @@ def form_of(text: str) -> Form:
 
 
 def options_in(text: str) -> tuple[str, ...]:
-    """Return the numbered options of a text, otherwise the parts under a repeated label."""
+    """Return the numbered options of text, otherwise the parts under a repeated label."""
     numbered = tuple(option.strip() for _, option in _NUMBERED.findall(text))
     if len(numbered) > 1:
         return numbered
@@ -185,13 +185,13 @@ class Facet:
         return conversation.labelled(self.label.lower())
 
     def is_in(self, text: str, settled: str) -> bool:
-        """Return whether a text covers the facet, with the settled phrase if there is one."""
+        """Return whether text covers the facet, with the settled phrase if there is one."""
         if settled:
             return normalize(settled) in normalize(text)
         return not self.words.isdisjoint(words_of(text))
 
     def as_addition(self, phrase: str, form: Form) -> str:
-        """Return the phrase as an addition to a text of some form."""
+        """Return the phrase as an addition to text of some form."""
         if form == "lines":
             return f"{self.label}: {phrase}"
         return self.sentence.format(phrase) if form == "prose" else phrase
@@ -221,7 +221,7 @@ def _one_of(kind: str, *options: str) -> Callable[[Brief], str]:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A text to criticize, with its context."""
+    """Text to criticize, with its context."""
 
     conversation: ConversationReading
     text: str
@@ -297,7 +297,7 @@ class Critic:
     """A perspective: words that describe the critic, its checks, and its wording.
 
     `missing` and `title_issue` are templates with the fields of a brief. `preferred` are words that
-    the critic likes in an option, because the option then gives `option_reason`.
+    the critic likes in an option, because of `option_reason`.
     """
 
     keywords: frozenset[str]
@@ -363,7 +363,7 @@ CRITICS = {
             "It is composed with {}.",
             _one_of(
                 "composition",
-                "the main shape off center and open space beside it",
+                "the main shape off center with open space next to it",
                 "a diagonal that leads from near to far",
                 "three clear layers from near to far",
             ),
@@ -424,7 +424,7 @@ CRITICS = {
 
 @lru_cache(maxsize=256)
 def critic_for(text: str) -> str:
-    """Return the name of the critic whose keywords are most frequent in a text."""
+    """Return the name of the critic whose keywords are most frequent in text."""
     words = words_of(text)
     return max(CRITICS, key=lambda name: sum(word in CRITICS[name].keywords for word in words))
 
@@ -478,7 +478,7 @@ def _better_option(case: Case, critic: Critic, *, by_likes: bool) -> Iterator[Is
     now, best = options.index(chosen), scores.index(max(scores))
     if scores[best] > scores[now]:
         yield Issue(
-            f"Option {now + 1} is chosen, but option {best + 1} gives {critic.option_reason}.",
+            f"Option {now + 1} is chosen, but option {best + 1} offers {critic.option_reason}.",
             Edit(f"Choice: {now + 1}", f"Choice: {best + 1}"),
         )
 

@@ -21,7 +21,7 @@ MAX_CHARACTERS = 20_000
 
 
 def word_set(words: str) -> frozenset[str]:
-    """Return the words of a text as a set."""
+    """Return the words of text as a set."""
     return frozenset(words.split())
 
 
@@ -46,7 +46,7 @@ _ITEM_END = re.compile(r"[,;\n]+")
 
 @lru_cache(maxsize=1024)
 def words_of(text: str) -> tuple[str, ...]:
-    """Return every word of a text in lower case, in order."""
+    """Return every word of text in lower case, in order."""
     return tuple(word.lower() for word in _WORD.findall(text))
 
 
@@ -58,7 +58,7 @@ def content_words(text: str) -> tuple[str, ...]:
 
 
 def sentences(text: str) -> list[str]:
-    """Return the sentences of a text without bullets. A line break ends a sentence too."""
+    """Return the sentences of text without bullets. A line break ends a sentence too."""
     lines = (_BULLET.sub("", line) for line in text.splitlines())
     parts = (part.strip() for line in lines for part in _SENTENCE_END.split(line))
     return [part for part in parts if part]
@@ -82,12 +82,12 @@ def pick(options: Sequence[T], text: str) -> T:
 
 
 def capitalize_first(text: str) -> str:
-    """Return a text with its first letter in upper case."""
+    """Return text with its first letter in upper case."""
     return text[:1].upper() + text[1:]
 
 
 def lowercase_first(text: str) -> str:
-    """Return a text for the middle of a sentence: only a stop word such as `The` is lowercased."""
+    """Return text for the middle of a sentence: only a stop word such as `The` is lowercased."""
     first = text.partition(" ")[0]
     if first.lower() in _STOP_WORDS and first != "I":
         return text[:1].lower() + text[1:]
@@ -95,7 +95,7 @@ def lowercase_first(text: str) -> str:
 
 
 def normalize(text: str) -> str:
-    """Return a text for comparisons: words in lower case, with single spaces."""
+    """Return text for comparisons: words in lower case, with single spaces."""
     return " ".join(words_of(text))
 
 
@@ -108,7 +108,7 @@ _LIST_ITEM = re.compile(r"(?:[-*+]|\d+[.)])\s")
 
 
 def separate_lists(text: str) -> str:
-    """Return a text with an empty line after each list.
+    """Return text with an empty line after each list.
 
     Markdown reads a line directly below a list as part of the last item.
     """
@@ -249,7 +249,7 @@ _LABELLED_LINE = re.compile(
 
 @lru_cache(maxsize=1024)
 def sections(text: str) -> tuple[tuple[str, str], ...]:
-    """Return the labelled parts of a text in order: (label in lower case, body).
+    """Return the labelled parts of text in order: (label in lower case, body).
 
     Labelled lines are found inside tags too.
     """
@@ -261,7 +261,7 @@ def sections(text: str) -> tuple[tuple[str, str], ...]:
 
 @lru_cache(maxsize=1024)
 def instructions(text: str) -> str:
-    """Return a text without its labelled parts."""
+    """Return text without its labelled parts."""
     text = text[:MAX_CHARACTERS]
     text = _without(text, [(start, end) for start, end, _, _ in _tagged(text)], "\n")
     return _without(text, [line.span() for line in _labelled_lines(text)], "").strip()
@@ -304,7 +304,7 @@ def _tagged(text: str) -> list[tuple[int, int, str, slice]]:
 
 
 def last_labelled(text: str, *labels: str) -> str:
-    """Return the last non-empty part of a text with one of the labels, or an empty string."""
+    """Return the last non-empty part of text with one of the labels, or an empty string."""
     for label, body in reversed(sections(text)):
         if label in labels and body.lower().strip(" .") not in _EMPTY_VALUES:
             return body

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from mergepoint.core.paths import SEPARATOR
+from mergepoint.core.text import cells, shown, wrap
 from mergepoint.journal.transcript import Transcript
-from mergepoint.report.text_layout import cells, shown, wrap
 from mergepoint.report.transcript_index import Sight as Sight
 from mergepoint.report.views import (
     CallView,
@@ -67,10 +67,10 @@ def _called(page: _Page, view: CallView) -> None:
             page.read(read, widest)
     _ended(page, view)
     if view.fate is not None:
-        page.head("What became of the answer")
+        page.head("Outcome of the answer")
         page.table("  ", _became(view.fate))
     if view.kind == "tool":
-        page.head("What became of the answer")
+        page.head("Outcome of the answer")
         page.table("  ", [("read by", f"the model of {view.path.rpartition(SEPARATOR)[0]}")])
     if view.in_recipe is not None:
         _in_recipe(page, view.in_recipe)
@@ -83,7 +83,7 @@ def _ended(page: _Page, view: CallView) -> None:
         for number, found in enumerate(view.rounds, start=1):
             page.round(number, found)
     if view.error is not None:
-        page.head("It was left out" if view.left_out else "It failed")
+        page.head("It was skipped" if view.left_out else "It failed")
         what = "" if view.left_out else f"{view.error['type']}: "
         page.text(f"{what}{view.error['message']}", 2)
         page.refused(view.error, view.unusable)
@@ -99,18 +99,18 @@ def _ended(page: _Page, view: CallView) -> None:
 
 
 def _in_recipe(page: _Page, about: InRecipe) -> None:
-    page.head("What it worked on")
-    place = f"{about.thing} at {about.around}" if about.thing else f"inside of {about.around}"
+    page.head("Item")
+    place = f"{about.thing} at {about.around}" if about.thing else f"within {about.around}"
     made_by = list(_listed("made by", map(_passage, about.before)))
     page.table("  ", [("Thing" if about.thing else "place", place), *made_by])
     if about.thing:
-        page.head("What became of the answer")
+        page.head("Outcome of the answer")
         page.table("  ", list(_used(about)))
 
 
 def _used(about: InRecipe) -> Iterator[tuple[str, str]]:
     if not about.known:
-        yield "unknown", "the run has not come to its end"
+        yield "unknown", "the run hasn't ended"
         return
     if about.made is None:
         yield "unused", "no Thing that left the stage holds it"
@@ -132,13 +132,13 @@ def _told_inside(inside: InnerModelCall) -> str:
 
 
 def _decided(page: _Page, gate: GateOutcome) -> None:
-    page.messages("It held back", gate.held)
+    page.messages("Messages awaiting approval", gate.held)
     page.values(gate.held_outputs)
     if gate.question:
         page.head("It asked")
         page.text(gate.question, 2)
     if not gate.decision:
-        page.head("Nobody has decided yet")
+        page.head("No decision yet")
         return
     page.head("It was decided to")
     page.text(gate.decision, 2)
@@ -161,7 +161,7 @@ class _Page:
         self.lines += ["", words]
 
     def text(self, words: str, indent: int) -> None:
-        """Add a text, cut to the maximum number of lines."""
+        """Add text, cut to the maximum number of lines."""
         plain = shown(words.replace("\r\n", "\n").expandtabs(4), keep="\n").rstrip()
         found = wrap(plain, self._width - indent)
         if self._most is not None and len(found) > self._most:
@@ -247,7 +247,7 @@ def _about(view: CallView) -> list[tuple[str, str]]:
     if view.usage:
         rows.append(("tokens", _tokens(view.usage)))
     if view.view != "as_is":
-        rows.append(("sent", f"{view.view}: neighbours of one role joined"))
+        rows.append(("sent", f"{view.view}: adjacent messages of one role joined"))
     if view.truncated:
         rows.append(("truncated", f"{view.truncated}: the answer was cut off, and accepted"))
     if view.earlier_errors:
@@ -277,7 +277,7 @@ def _end(fate: Fate) -> str:
     if fate.end == "rejected":
         return f"rejected at {fate.at.path}"
     if fate.end == "left_out":
-        return f"left out with {_exit(fate.at)}, for want of budget"
+        return f"skipped with {_exit(fate.at)}, budget exceeded"
     if fate.end == "dropped":
         return f"dropped at {_exit(fate.at)}"
     return f"the run ended before the exit of {_exit(fate.at)}"

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from mergepoint.core.paths import SEPARATOR, iteration_name, join, select
-from mergepoint.report.text_layout import cells, clip, shown, wrap
+from mergepoint.core.text import cells, clip, shown, wrap
 from mergepoint.tree.leaves import Call, Step, short_label, tool_name
 from mergepoint.tree.nodes import Block, Gate, Loop, Node, find, inside, walk
 from mergepoint.tree.prompts import Reads

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
+from mergepoint.core.text import clip
 from mergepoint.report.drawing import Omitted, Sketch, abridged, limits_of, sketch
-from mergepoint.report.text_layout import clip
 from mergepoint.tree.nodes import Node
 from mergepoint.tree.validate import inputs_of
 

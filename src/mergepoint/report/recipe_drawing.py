@@ -9,10 +9,10 @@ from functools import lru_cache
 from html import escape
 from typing import Final
 
+from mergepoint.core.text import cells, clip, shown, wrap
 from mergepoint.report import svg
 from mergepoint.report.drawing import AGAIN, GAP, HEADER, NAME, PAD, SMALL, FlowLine, label_width
 from mergepoint.report.svg import COLUMN
-from mergepoint.report.text_layout import cells, clip, shown, wrap
 
 _MARGIN: Final = 24
 _LEAST: Final = 2 * COLUMN + 2 * _MARGIN
@@ -185,12 +185,12 @@ def _legend(width: int, recipe: DrawnStage) -> tuple[str, int]:
         (
             any(one.some for one in stages),
             svg.frame(26, 16, y=-8, radius=3, dashed=True),
-            "for some Things; others pass by",
+            "for some Things; others bypass it",
         ),
         (
             any(one.gathers for one in stages),
             svg.frame(26, 16, y=-8, radius=3, thick=2.4),
-            "takes all Things before it gives any",
+            "reads all Things before it emits any",
         ),
         (any(one.rounds for one in stages), svg.again(13, 0), "again, until a limit ends it"),
     ]

@@ -9,6 +9,7 @@ from html import escape
 from typing import Literal, get_args
 
 from mergepoint.core.state import MERGE_MODES
+from mergepoint.core.text import cells, clip, shown, wrap
 from mergepoint.report.drawing import (
     BLOCK_MARK,
     HEADER,
@@ -31,7 +32,6 @@ from mergepoint.report.drawing import (
     tag_width,
 )
 from mergepoint.report.mermaid import to_mermaid as to_mermaid
-from mergepoint.report.text_layout import cells, clip, shown, wrap
 from mergepoint.tree.nodes import REQUIRED, Node, inside
 from mergepoint.tree.validate import inputs_of
 
@@ -181,7 +181,7 @@ def again(x: float, y: float) -> str:
 
 
 def stack(width: float, height: float, *, fill: str, edge: str) -> str:
-    """Return the edges of two more blocks behind a folded one."""
+    """Return the edges of two more blocks after a folded one."""
     frames = [
         frame(width, height, x=by, y=by, radius=12, fill=fill, edge=edge, thick=1) for by in (8, 4)
     ]

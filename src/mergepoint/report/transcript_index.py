@@ -24,12 +24,13 @@ from mergepoint.journal.recipe_records import (
 from mergepoint.journal.records import TOOL, CallRecord, is_tool
 from mergepoint.journal.transcript import Transcript
 from mergepoint.journal.usage import usage_of
-from mergepoint.report.answer_outcomes import Fates, NodeResults, sightings
 from mergepoint.report.views import (
     CallView,
+    Fates,
     GateOutcome,
     InnerModelCall,
     InRecipe,
+    NodeResults,
     Read,
     SeenMessage,
     StageWrites,
@@ -38,6 +39,7 @@ from mergepoint.report.views import (
     result_of,
     role_of,
     said,
+    sightings,
     tool_rounds,
 )
 from mergepoint.tree.decision import Decision

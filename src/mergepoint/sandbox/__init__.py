@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from mergepoint.core.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from mergepoint.sandbox.backends import CodeRunner as CodeRunner
+    from mergepoint.sandbox.backends import code_runner as code_runner
     from mergepoint.sandbox.job import CodeJob as CodeJob
     from mergepoint.sandbox.job import CodeRun as CodeRun
     from mergepoint.sandbox.job import Limits as Limits
     from mergepoint.sandbox.job import MadeFile as MadeFile
     from mergepoint.sandbox.job import ToolCall as ToolCall
-    from mergepoint.sandbox.runner import CodeRunner as CodeRunner
-    from mergepoint.sandbox.runner import code_runner as code_runner
 
 __all__ = [
     "CodeJob",
@@ -27,7 +27,7 @@ __all__ = [
 
 _HOMES = {
     "mergepoint.sandbox.job": "CodeJob CodeRun Limits MadeFile ToolCall",
-    "mergepoint.sandbox.runner": "CodeRunner code_runner",
+    "mergepoint.sandbox.backends": "CodeRunner code_runner",
 }
 if not TYPE_CHECKING:  # to a type checker a module with `__getattr__` has any name
     __getattr__, __dir__ = lazy_names(__name__, _HOMES)

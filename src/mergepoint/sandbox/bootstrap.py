@@ -1,4 +1,4 @@
-"""The program that prepares the confined process, and gives the code its tools.
+"""The program that prepares the confined process, and provides the code's tools.
 
 The sandboxed interpreter receives this file as text. It may be older than ours, and sees nothing of
 this package. So only the standard library is imported, and as little of it as possible: an import

@@ -112,13 +112,21 @@ class ToolCall:
 class CodeRun:
     r"""The result of a run of code.
 
-    `output` is stdout and stderr as they came, in which what cannot be seen is written out
-    (`\x1b`); `stdout` and `stderr` are the same apart. A run that is given `output` alone has that
-    as its `stdout`. `exit_code` is None where the run was ended from outside; a code that died of a
-    signal has 128 + its number, as in a shell. `truncated` says that there was more output than
-    is kept, `left_out` names made files that are not in `made`, each with the reason. `seconds`
-    is wall time. `cpu_counted` says how CPU time was counted, None where the backend does that
-    itself or has no limit on it.
+    Attributes:
+        backend: The name of the backend.
+        exit_code: 128 plus the signal's number for a run that died of a signal, as in a shell, or
+            None if the run was stopped.
+        output: stdout and stderr in order, with invisible characters escaped (`\x1b`).
+        stopped: The limit that stopped the run, or None.
+        truncated: Whether there was more output than the limit.
+        seconds: Wall time.
+        tool_calls: The calls of tools, in order.
+        made: The output files.
+        left_out: The output files that were not collected, each with the reason.
+        stdout: The standard output; by default, `output`.
+        stderr: The standard error.
+        cpu_counted: How CPU time was counted, or None if the backend counts it itself or has no
+            limit on it.
     """
 
     backend: str

@@ -22,8 +22,7 @@ from mergepoint.core.errors import SandboxMissing, install_command
 from mergepoint.journal.writer import in_threads
 from mergepoint.sandbox.bootstrap import WORK, error
 from mergepoint.sandbox.job import CodeJob, CodeRun, Stop, ToolCall
-from mergepoint.sandbox.process import Output, Printed
-from mergepoint.sandbox.supervisor import OnOutput
+from mergepoint.sandbox.process import OnOutput, Output, Printed
 from mergepoint.sandbox.tool_channel import CALLS, ToolRequest, call_tool
 from mergepoint.sandbox.workdir import collect_outputs, work_folder
 

@@ -1,4 +1,4 @@
-"""The tool channel: the only way out of the sandbox, on which the code calls its tools.
+"""The tool channel: the only connection out of the sandbox, for calls of tools.
 
 It carries a line of JSON each way, one call at a time. The other end may send anything: names are
 looked up in the list of allowed tools, and everything is limited.
@@ -111,7 +111,7 @@ def asked(line: bytes, tools: Mapping[str, Callable[..., Any]]) -> ToolRequest:
     if not (isinstance(name, str) and isinstance(arguments, list) and isinstance(keywords, dict)):
         raise ValueError("not a call of a tool")
     if name not in tools:
-        raise LookupError(f"no tool {name[:80]!r}; there are: {', '.join(tools) or 'none'}")
+        raise LookupError(f"no tool {name[:80]!r}; known tools: {', '.join(tools) or 'none'}")
     return ToolRequest(name, tuple(arguments), keywords)
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mergepoint.report.text_layout import shown
+from mergepoint.core.text import shown
 from mergepoint.sandbox.job import CodeJob, MadeFile
 
 DEEPEST = 16

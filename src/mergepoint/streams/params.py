@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, PlainSerializer, ValidationError
 
 from mergepoint.core.errors import BlockError, MergepointError, RecipeError, TreeError
 from mergepoint.core.paths import nearest
-from mergepoint.report.text_layout import clip
+from mergepoint.core.text import clip
 from mergepoint.tree.forms import Location, known_names, location_in
 from mergepoint.tree.prompts import as_text
 

@@ -15,8 +15,8 @@ from mergepoint.core.errors import RecipeError
 from mergepoint.core.frozen_json import NOTHING
 from mergepoint.core.paths import nearest
 from mergepoint.core.strict_yaml import load_file
+from mergepoint.core.text import shown as visible
 from mergepoint.report.mermaid import label
-from mergepoint.report.text_layout import shown as visible
 from mergepoint.streams.thing import Entry, Thing, by, shown
 
 MOST: Final = 200

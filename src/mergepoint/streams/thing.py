@@ -13,8 +13,8 @@ from mergepoint.core.display import Displayed
 from mergepoint.core.errors import MissingKey
 from mergepoint.core.frozen_json import NOTHING, FrozenDict, freeze, thaw
 from mergepoint.core.paths import nearest
-from mergepoint.report.text_layout import clip
-from mergepoint.report.text_layout import shown as visible
+from mergepoint.core.text import clip
+from mergepoint.core.text import shown as visible
 
 
 @dataclass(frozen=True, slots=True)

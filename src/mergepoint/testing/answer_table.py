@@ -50,7 +50,7 @@ FAILURES: Mapping[str, Callable[[str], Exception] | str] = {
 
 
 class ReplySchema(BaseModel):
-    """The schema of random trees: how many messages a table saw, and the answer that it gives.
+    """The schema of random trees: how many messages a table saw, and its answer.
 
     Its fields are not in the order of the alphabet, which is that of canonical JSON.
     """

@@ -158,7 +158,7 @@ class CassetteRecorder(Recorder):
 
 
 def strange(paths: Sequence[str]) -> str:
-    """Return an error message for calls made outside of a tree's nodes."""
+    """Return an error message for calls made outside a tree's nodes."""
     return (
         f"{', '.join(paths)}: a chat model is called there outside a node of the "
         "tree, so a cassette can't answer it; make the call a Step, or use a fake model and "

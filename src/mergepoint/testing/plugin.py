@@ -34,7 +34,7 @@ def assert_paths() -> Callable[..., None]:
 
 @pytest.fixture
 def assert_not_in_context() -> Callable[..., None]:
-    """Assert that calls didn't receive a text: `assert_not_in_context(model, path, text)`."""
+    """Assert that calls didn't receive text: `assert_not_in_context(model, path, text)`."""
     return _late("assert_not_in_context")
 
 

@@ -397,7 +397,7 @@ class ScriptedModel(LocalChatModel):
         answers: Answers in the order of the calls.
         by_path: Answers by path, which comes from the call's `metadata["mergepoint"]["path"]`. A
             single answer stands for a list of one.
-        by_prompt: Answers by a text in the last message; the first matching key wins.
+        by_prompt: Answers by text in the last message; the first matching key wins.
         default: Answer when no other is left.
         **fields: Fields of the chat model.
 

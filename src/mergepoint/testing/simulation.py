@@ -26,7 +26,7 @@ _AWAITING = (CoroutineType, GeneratorType, AsyncGeneratorType, asyncio.Future)
 class Deadlock(RailError):
     """No task can continue: nothing is ready and no timer is set.
 
-    `waiting` has a text for each remaining task: its name, what it awaits, and its stack.
+    `waiting` has one string per remaining task: its name, what it awaits, and its stack.
     """
 
     def __init__(self, seconds: float, waiting: tuple[str, ...]) -> None:
@@ -322,7 +322,7 @@ class SimulatedLoop(ClosedLoop):
         del handle, callback
 
     def _next(self) -> tuple[asyncio.Handle, Callback]:
-        """Return what runs now: the next callback, or any ready task."""
+        """Return the next step: the next callback, or any ready task."""
         # Only task steps and executor work may be reordered. asyncio promises that other callbacks
         # run in order, so they count as one choice.
         free = self._in_any_order

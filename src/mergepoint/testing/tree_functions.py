@@ -332,23 +332,23 @@ _GIVES: Mapping[str, Callable[[DataFunction, CallContext], Any]] = {
 
 
 def measure(text: str) -> int:
-    """Count the characters of a text."""
+    """Count the characters of text."""
     return len(text)
 
 
 def turn(text: str) -> str:
-    """Turn a text around."""
+    """Reverse text."""
     return text[::-1]
 
 
 def part(text: str) -> list[str]:
-    """Return the halves of a text."""
+    """Return the halves of text."""
     middle = len(text) // 2
     return [text[:middle], text[middle:]]
 
 
 async def look_up(text: str) -> dict[str, Any]:
-    """Look a text up, after a while."""
+    """Find text, after a while."""
     await asyncio.sleep(0)
     return {"größe": [text]}
 

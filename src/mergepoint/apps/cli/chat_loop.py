@@ -36,7 +36,7 @@ from mergepoint.journal.records import CallRecord
 from mergepoint.models.event_loop import run_sync
 from mergepoint.models.pricing import Price
 from mergepoint.models.providers import NO_SETTINGS, ModelSettings
-from mergepoint.sandbox.runner import CodeRunner, code_runner
+from mergepoint.sandbox.backends import CodeRunner, code_runner
 from mergepoint.session.fact_extraction import learn_facts
 from mergepoint.session.file_sessions import sessions_at
 from mergepoint.session.session_memory import SessionMemory

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from mergepoint.core.errors import MergepointError
-from mergepoint.report.text_layout import clip, shown
+from mergepoint.core.text import clip, shown
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
