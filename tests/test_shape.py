@@ -114,6 +114,33 @@ def test_what_is_imported_is_declared() -> None:
     assert undeclared == set()
 
 
+# First words that tell a reader little: a docstring says "Return", "Yield", "Raise" or "Record".
+UNCLEAR = {"Give", "Say", "Tell", "Know", "Hear", "Go", "Let", "Put", "Stand", "Do", "What", "Who"}
+
+
+def test_docstrings_open_with_a_plain_word() -> None:
+    """No docstring opens with a word that readers of Python do not expect there."""
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    unclear = [
+        f"{name}:{getattr(node, 'lineno', 1)}"
+        for name, tree in parsed(SOURCE)
+        if "bundled_skills" not in name  # these docstrings are shown to a model
+        for node in ast.walk(tree)
+        if isinstance(node, kinds) and re.split(r"\W", ast.get_docstring(node) or "")[0] in UNCLEAR
+    ]
+    assert unclear == []
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    """No two modules define a class of the same name."""
+    homes: dict[str, set[str]] = {}
+    for name, tree in parsed(SOURCE):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, set()).add(name)
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}
+
+
 def test_callers_of_the_merge_are_few_and_named() -> None:
     """State changes in the fold, in the exits of compiled graphs and where a session commits."""
     found: dict[str, int] = {}
