@@ -57,7 +57,7 @@ def test_a_budget_stops_the_run_and_a_larger_one_goes_on(server: ModelServer) ->
     """What is exceeded is told in one sentence, and a resumed run has what is left."""
     run = command("run", "essay.py", *TOPIC, *real(server), "--budget", "calls=2")
     assert run.code == 1
-    assert "the budget of essay, 2 calls, does not suffice" in run.err
+    assert "the budget of essay, 2 calls, is not enough" in run.err
     assert paths(only_transcript()) == ["essay/draft", "essay/threads/first"]
     more = command("resume", "last", *real(server), "--budget", "calls=4")
     assert more.code == 0, more.err
@@ -89,7 +89,7 @@ def test_a_budget_in_usd_needs_prices(server: ModelServer) -> None:
         (("--budget", "calls=1", "--budget", "calls=2"), "calls is set twice"),
         (("--price", "openai:test"), "Use PROVIDER:NAME=IN,OUT"),
         (("--price", "openai:test=1"), "Use PROVIDER:NAME=IN,OUT"),
-        (("--price", "openai:test=1,-2"), "output_per_million is a finite number"),
+        (("--price", "openai:test=1,-2"), "output_per_million must be a finite number"),
     ],
 )
 def test_an_option_that_is_none_is_refused(options: tuple[str, ...], problem: str) -> None:

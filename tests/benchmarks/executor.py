@@ -77,7 +77,7 @@ async def _recipe(items: int, width: int) -> float:
 async def _door(items: int, width: int) -> float:
     ledger = BudgetLedger({"r": Budget(calls=10**9)}, root="r")
     config: RunnableConfig = {"callbacks": [Recorder(MemoryJournal())]}
-    ask = asker_of(EchoModel(), Passing(run_id="r", config=config, purse=ledger), Policy())
+    ask = asker_of(EchoModel(), Passing(run_id="r", config=config, budget=ledger), Policy())
 
     async def one(number: int) -> ModelAnswer:
         return await ask(

@@ -91,7 +91,7 @@ def test_white_space_around_an_answer_is_kept(engine: Engine) -> None:
 def test_a_model_that_breaks_its_contract_raises(engine: Engine, result: Any) -> None:
     """A model that gives no assistant message at all is a StepError at its path, on record."""
     recorder = Recorder()
-    with pytest.raises(StepError, match=r"(holds|returned) no (assistant )?message") as raised:
+    with pytest.raises(StepError, match=r"(contains|returned) no (assistant )?message") as raised:
         engine(a_step(), Bare(result=result), recorder=recorder)
     assert getattr(raised.value, "pipeline_path", "") == "pipeline/step_01"
     assert [record.answered for record in recorder.journal.records] == [False]
@@ -110,9 +110,9 @@ async def _later(ctx: PromptContext) -> str:
         (lambda ctx: None, "returned NoneType"),
         (lambda ctx: "  ", "blank text"),
         (lambda ctx: 7, "returned int"),
-        (lambda ctx: [], "hold nothing"),
-        (lambda ctx: [{"type": "text", "text": " "}], "hold nothing"),
-        (lambda ctx: [""], "hold nothing"),
+        (lambda ctx: [], "empty content blocks"),
+        (lambda ctx: [{"type": "text", "text": " "}], "empty content blocks"),
+        (lambda ctx: [""], "empty content blocks"),
         (lambda ctx: [{"text": "no type"}], "a mapping with 'type'"),
         (lambda ctx: ["text", 7], "a mapping with 'type'"),
         (lambda ctx: HumanMessage("x"), "returned HumanMessage"),

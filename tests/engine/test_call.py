@@ -114,7 +114,7 @@ def test_a_runnable_that_rewrites_the_conversation_is_refused(engine: Engine) ->
         return list(reversed(messages))
 
     call = Call(RunnableLambda(reverse), name="reverse", merge="all_messages")
-    with pytest.raises(StepError, match="return new messages only") as caught:
+    with pytest.raises(StepError, match="return only new messages") as caught:
         engine(after(call), model())
     assert getattr(caught.value, "pipeline_path", "") == "root/reverse"
 
@@ -135,7 +135,7 @@ def test_a_call_cannot_change_what_it_was_given(engine: Engine) -> None:
 
 @pytest.mark.parametrize(
     ("result", "problem"),
-    [(object(), "plain data"), ({"a": float("nan")}, "plain data"), ({1, 2}, "plain data")],
+    [(object(), "JSON data"), ({"a": float("nan")}, "JSON data"), ({1, 2}, "JSON data")],
 )
 def test_results_that_are_no_data_are_refused(engine: Engine, result: Any, problem: str) -> None:
     """What JSON does not hold is an error with the call's path, and a failed record."""

@@ -269,7 +269,7 @@ def test_a_second_turn_takes_new_inputs(saver: Saver, form: Form) -> None:
     graph.invoke({"messages": [], "inputs": {"topic": "cats"}}, THREAD)
     found = graph.invoke({"messages": [], "inputs": {"topic": "dogs"}}, THREAD)
     assert texts(found["messages"]) == ["Of cats.", "Of dogs."]
-    with pytest.raises(ValueError, match="input 'topic' is not given"):
+    with pytest.raises(ValueError, match="input 'topic' is missing"):
         graph.invoke({"messages": []}, THREAD)
 
 

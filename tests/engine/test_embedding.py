@@ -148,7 +148,7 @@ def test_a_part_takes_as_inputs_what_it_reads_from_the_rest(form: Form) -> None:
     )
     tree = Block([Step("Plan.", capture_key="plan"), part], inputs=["topic"])
     graph = compile_graph(tree, model=ScriptedModel(["1", "2"]), at="pipeline/part", form=form)
-    with pytest.raises(TreeError, match="input 'plan' is not given"):
+    with pytest.raises(TreeError, match="input 'plan' is missing"):
         graph.invoke({"messages": [], "inputs": {"topic": "t"}})
     found = graph.invoke({"messages": [], "inputs": {"topic": "t", "plan": "p"}})
     assert texts(found["messages"]) == ["t, p", "1", "1 and none", "2"]

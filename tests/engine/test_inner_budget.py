@@ -124,10 +124,10 @@ def test_the_calls_of_a_graph_with_a_journal_are_in_no_other(tmp_path: Path, for
         assert [one.path for one in recorder.journal.records] == ["root/ask"]
 
 
-def purses(
+def ledgers(
     now: list[float] | None = None, **limits: Any
 ) -> tuple[BudgetLedger, BudgetLedger, NestedBudget]:
-    """Return two ledgers of one clock, and the purse of both."""
+    """Return two ledgers of one clock, and the source of both."""
     told = [0.0] if now is None else now
     own, around = (
         BudgetLedger(run=Budget(**limits), root=root, clock=lambda: told[0])
@@ -138,7 +138,7 @@ def purses(
 
 def test_what_the_outer_refuses_is_given_back_by_the_inner() -> None:
     """A reservation that only one of both grants leaves nothing held."""
-    own, around, both = purses(calls=1)
+    own, around, both = ledgers(calls=1)
     around.reserve(KEY, "m", [], {})
     with pytest.raises(BudgetExceeded, match="out"):
         both.reserve(KEY, "m", [], {})
@@ -148,7 +148,7 @@ def test_what_the_outer_refuses_is_given_back_by_the_inner() -> None:
 
 def test_a_charge_is_a_charge_of_both() -> None:
     """A call that no door asked for costs both, once each."""
-    own, around, both = purses(calls=9)
+    own, around, both = ledgers(calls=9)
     both.charge(KEY, "m", None)
     assert (own.spent().calls, around.spent().calls) == (1, 1)
 
@@ -156,7 +156,7 @@ def test_a_charge_is_a_charge_of_both() -> None:
 def test_clocks_of_both_stand_still() -> None:
     """While a person is waited for, and after a run ended at a gate, no seconds pass in either."""
     now = [0.0]
-    own, around, both = purses(now, seconds=5.0)
+    own, around, both = ledgers(now, seconds=5.0)
     held = both.reserve(KEY, "m", [], {})
     assert held is not None
     held.settle(None)

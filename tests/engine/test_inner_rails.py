@@ -193,7 +193,7 @@ def test_models_without_a_door_are_charged_in_any_graph(
         assert len(inner(recorder)) == 2
 
 
-def test_the_purse_of_a_recorder_pays_for_a_function(engine: Engine) -> None:
+def test_the_budget_of_a_recorder_pays_for_a_function(engine: Engine) -> None:
     """A host's ledger grants the calls of a function, and charges those that pass no door."""
     own = answering()
 
@@ -201,12 +201,12 @@ def test_the_purse_of_a_recorder_pays_for_a_function(engine: Engine) -> None:
         own.invoke("Own?")
         ctx.model().invoke("Given?")
 
-    purse = BudgetLedger(run=Budget(calls=2), prices=Prices(PRICES))
-    recorder = Recorder(purse=purse)
+    source = BudgetLedger(run=Budget(calls=2), prices=Prices(PRICES))
+    recorder = Recorder(budget=source)
     call = Call(ask, name="ask")
     engine(call, answering(), recorder=recorder)
     assert [one.cost for one in inner(recorder)] == [COST, COST]
-    assert purse.spent().calls == 2
+    assert source.spent().calls == 2
 
 
 # Retries
@@ -346,7 +346,9 @@ def test_a_function_that_takes_too_long_ends(engine: Engine, over: threading.Eve
 
     recorder = Recorder()
     tree = Call(hang if engine.on_loop else block, name="f", policy=LIMITED)
-    with pytest.raises(CallTimeout, match=r"f: the function gave no result within 0\.01 s; give"):
+    with pytest.raises(
+        CallTimeout, match=r"f: the function returned no result within 0\.01 s; give"
+    ):
         engine(tree, None, recorder=recorder)
     [one] = recorder.journal.records
     assert (one.kind, (one.error or {})["type"]) == ("call", "CallTimeout")

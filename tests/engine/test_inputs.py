@@ -44,7 +44,7 @@ def test_a_default_stands_in_for_an_input_that_is_not_given(
 def test_a_missing_input_is_named_before_the_first_call(engine: Engine) -> None:
     """The error says which input, and how to give it."""
     model = ScriptedModel([])
-    with pytest.raises(TreeError, match=r"input 'topic' is not given; pass inputs=\{'topic'"):
+    with pytest.raises(TreeError, match=r"input 'topic' is missing; pass inputs=\{'topic'"):
         engine(about("topic"), model)
     assert model.calls == []
 

@@ -108,7 +108,7 @@ def test_other_inputs_are_another_run(tmp_path: Path, form: Form) -> None:
     graph = compile_graph(tree(), model=echo(), form=form, journal=tmp_path)
     graph.invoke(GIVEN, config(mergepoint_run_id="r1"))
     other = {"messages": [("user", "Ho.")], "inputs": {"topic": "snow"}}
-    with pytest.raises(StepError, match="began with other inputs and messages; give it the"):
+    with pytest.raises(StepError, match="began with other inputs and messages; pass the"):
         graph.invoke(other, config(mergepoint_run_id="r1"))
     with pytest.raises(StepError, match="began with other seed"):
         graph.invoke(GIVEN, config(mergepoint_run_id="r1", mergepoint_seed=3))
@@ -318,7 +318,7 @@ def test_what_excludes_or_names_nothing_is_told(tmp_path: Path) -> None:
     with pytest.raises(StepError, match="exclude each other"):
         compile_graph(tree(), model=echo(), reuse="r1", replay="r2")
     graph = compile_graph(tree(), model=echo(), replay="r1")
-    with pytest.raises(JournalError, match="give a run's folder, or its id beside journal="):
+    with pytest.raises(JournalError, match="pass a run's folder, or pass journal= as well"):
         graph.invoke(GIVEN)
     graph = compile_graph(tree(), model=echo(), journal=tmp_path, reuse="r1")
     with pytest.raises(JournalError, match="there is no run 'r1'"):
@@ -395,7 +395,7 @@ def test_a_budget_counts_what_the_run_used_before(tmp_path: Path, form: Form) ->
     with pytest.raises(TimeoutError):
         first.invoke({"messages": []}, about)
     rest = compile_graph(steps, model=ScriptedModel(["2", "3"]), **limits)
-    with pytest.raises(Exception, match="3 calls, does not suffice"):
+    with pytest.raises(Exception, match="3 calls, is not enough"):
         rest.invoke({"messages": []}, about)
 
 
@@ -523,7 +523,7 @@ def test_what_cannot_be_resumed_is_told(tmp_path: Path) -> None:
     bare = compile_graph(Step("Say."), model=echo(), checkpointer=InMemorySaver())
     with pytest.raises(StepError, match="name the run to resume"):
         resume_graph(compile_graph(Step("Say."), model=echo(), journal=tmp_path), {})
-    with pytest.raises(StepError, match="nothing is known of 't'"):
+    with pytest.raises(StepError, match="the run 't' is unknown"):
         resume_graph(bare, config(thread_id="t"))
     with pytest.raises(JournalError, match="there is no run 't'"):
         resume_graph(

@@ -16,7 +16,7 @@ from tests.engine.test_isolation import given, spoil
 
 from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.compiler import Form, compile_graph
-from mergepoint.engine.step_call import Lent
+from mergepoint.engine.step_call import CopyPool
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block
 from mergepoint.tree.policy import Policy
@@ -34,7 +34,7 @@ class Incomparable:
 
 def test_what_comes_back_as_it_was_is_lent_again() -> None:
     """A longer conversation begins with the same copies; what is new is copied."""
-    lent, messages = Lent(), given()
+    lent, messages = CopyPool(), given()
     first = lent.borrow(messages)
     lent.give_back(messages, first)
     second = lent.borrow([*messages, HumanMessage("more")])
@@ -45,7 +45,7 @@ def test_what_comes_back_as_it_was_is_lent_again() -> None:
 
 def test_a_copy_is_with_one_call_at_a_time() -> None:
     """Who borrows while another has the copies gets others."""
-    lent, messages = Lent(), given()
+    lent, messages = CopyPool(), given()
     first, second = lent.borrow(messages), lent.borrow(messages)
     assert not {id(copy) for copy in first} & {id(copy) for copy in second}
     lent.give_back(messages, first)
@@ -69,7 +69,7 @@ CHANGES: list[Callable[[list[BaseMessage]], Any]] = [
 def test_what_was_changed_is_not_lent_again(change: Callable[[list[BaseMessage]], Any]) -> None:
     """Whatever was edited, also after it was given back, the next call has the originals."""
     for late in (False, True):
-        lent, messages = Lent(), given()
+        lent, messages = CopyPool(), given()
         copies = lent.borrow(messages)
         if not late:
             change(copies)
@@ -82,7 +82,7 @@ def test_what_was_changed_is_not_lent_again(change: Callable[[list[BaseMessage]]
 
 def test_another_conversation_is_not_mixed_up_with_it() -> None:
     """Messages that are equal and not the same are copied anew; so is what follows them."""
-    lent, messages = Lent(), given()
+    lent, messages = CopyPool(), given()
     lent.give_back(messages, lent.borrow(messages))
     other = [messages[0], HumanMessage("other"), messages[2]]
     assert [copy.content for copy in lent.borrow(other)] == [m.content for m in other]
@@ -90,7 +90,7 @@ def test_another_conversation_is_not_mixed_up_with_it() -> None:
 
 def test_what_cannot_be_compared_is_copied_anew() -> None:
     """An artifact whose comparison raises costs a copy, and no error."""
-    lent = Lent()
+    lent = CopyPool()
     messages = [ToolMessage("calm", tool_call_id="c1", artifact=Incomparable())]
     lent.give_back(messages, lent.borrow(messages))
     assert lent.borrow(messages)[0].content == "calm"

@@ -341,5 +341,5 @@ def test_a_runner_of_ones_own_compiles_once_for_many_runs(
     second = asyncio.run(arun_generation(tree, runner=runner, runs=tmp_path))
     assert (first.text, second.text) == ("one", "two")
     assert len(compiled) == 1
-    with pytest.raises(StepError, match="a runner for run_generation has no journal"):
+    with pytest.raises(StepError, match="a runner for run_generation must have no journal"):
         run_generation(tree, runner=ChatRunner("offline", journal=tmp_path), runs=tmp_path)

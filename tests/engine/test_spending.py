@@ -257,11 +257,11 @@ def test_a_compiled_graph_counts_each_run_by_itself(form: Form) -> None:
     assert len(asked.calls) == 6
 
 
-def test_a_purse_can_be_shared_by_all_runs_of_a_host(form: Form) -> None:
-    """A recorder's purse grants the calls of all runs that it is given to."""
+def test_a_budget_can_be_shared_by_all_runs_of_a_host(form: Form) -> None:
+    """A recorder's source grants the calls of all runs that it is given to."""
     ledger = BudgetLedger(run=Budget(calls=3), prices=Prices(PRICES))
     graph = compile_graph(Block(children(2)), model=model(), form=form)
-    config: Any = {"callbacks": [Recorder(purse=ledger)]}
+    config: Any = {"callbacks": [Recorder(budget=ledger)]}
     graph.invoke({"messages": []}, config)
     with pytest.raises(BudgetExceeded):
         graph.invoke({"messages": []}, config)

@@ -100,7 +100,7 @@ def test_an_id_does_not_lead_out_of_the_place(place: Place, tmp_path: Path) -> N
 
 def test_a_folder_without_a_journal_is_told(tmp_path: Path) -> None:
     """A path that is no run's is not taken for an id."""
-    with pytest.raises(JournalError, match=r"is no folder with a journal\.jsonl; give"):
+    with pytest.raises(JournalError, match=r"is not a folder with a journal\.jsonl; pass"):
         run(ScriptedModel([]), runs=tmp_path, resume=tmp_path / "r1")
 
 

@@ -139,5 +139,5 @@ def test_other_briefs_give_prompts_too(brief: str, opening: str) -> None:
 def test_a_brief_is_asked_for() -> None:
     """Likes and dislikes may be left out, the brief may not."""
     graph = compile_graph(tree_of("image_prompt"), model="offline", form="fused")
-    with pytest.raises(TreeError, match="'brief' is not given"):
+    with pytest.raises(TreeError, match="'brief' is missing"):
         graph.invoke({"inputs": {"likes": "red"}})

@@ -34,7 +34,13 @@ from mergepoint.journal.stores import MemoryJournal
 from mergepoint.models.budget import Reservation
 from mergepoint.models.call import CALL, ModelCall
 from mergepoint.models.instrument import instrument
-from mergepoint.models.retry import LONGEST_ASKED, Clock, asked_wait, may_pass, wait_before_next
+from mergepoint.models.retry import (
+    LONGEST_ASKED,
+    Clock,
+    may_be_temporary,
+    retry_after,
+    wait_before_next,
+)
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
 from mergepoint.testing.simulation import FakeClock
 from mergepoint.tree.leaves import Step
@@ -102,7 +108,7 @@ ReadError = type("ReadError", (TransportError,), {})
 )
 def test_what_may_pass_is_tried_again(error: Exception) -> None:
     """The network, the provider's load, our own timeout, and answers that cannot be used."""
-    assert may_pass(error)
+    assert may_be_temporary(error)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +130,7 @@ def test_what_may_pass_is_tried_again(error: Exception) -> None:
 )
 def test_what_stays_is_not_tried_again(error: BaseException) -> None:
     """Refusals, mistakes, a spent budget, a strict replay, and the end from outside."""
-    assert not may_pass(error)
+    assert not may_be_temporary(error)
 
 
 # How long to wait
@@ -167,7 +173,7 @@ def test_what_the_provider_asks_for_is_waited(said: str, seconds: float | None) 
     """Seconds or a date, whatever the case of the header, held to a limit; nonsense is none."""
     for name in ("retry-after", "Retry-After"):
         error = Refusal(429, {name: said})
-        assert asked_wait(error, STILL) == seconds
+        assert retry_after(error, STILL) == seconds
         waited = 1.0 if seconds is None else seconds
         assert wait_before_next(Retry(2), 1, error, STILL) == waited
 
@@ -176,8 +182,8 @@ def test_headers_on_the_error_itself_count_too() -> None:
     """Some clients have no response on their errors."""
     error = ConnectionError("busy")
     error.headers = {"Retry-After": "4"}  # type: ignore[attr-defined]
-    assert asked_wait(error, STILL) == 4
-    assert asked_wait(ConnectionError("busy"), STILL) is None
+    assert retry_after(error, STILL) == 4
+    assert retry_after(ConnectionError("busy"), STILL) is None
 
 
 # Through the door, in each of its four methods
@@ -257,7 +263,7 @@ def test_the_last_failure_is_raised(ask: Ask, clock: FakeClock) -> None:
     model, recorder = ScriptedModel([ConnectionError(text) for text in "abc"]), Recorder()
     with pytest.raises(ConnectionError, match="c") as raised:
         ask(THRICE, model, recorder)
-    assert "attempt 3; the record has those before it as failures" in raised.value.__notes__
+    assert "attempt 3; the earlier ones are recorded as failures" in raised.value.__notes__
     assert [attempt for attempt, _, _ in told(recorder)] == [1, 2, 3]
     assert clock.waits == [1, 2]
 
@@ -332,12 +338,12 @@ def test_an_answer_that_does_not_fit_is_tried_again(ask: Ask, clock: FakeClock) 
     assert recorder.journal.records[0].message is not None
 
 
-# The purse
+# The source
 
 
 @dataclass
-class FakePurse:
-    """A purse that notes what it is asked and told; from the call `refused` on it grants none."""
+class FakeBudget:
+    """A source that notes what it is asked and told; from the call `refused` on it grants none."""
 
     refused: int = 99
     told: list[Any] = field(default_factory=list)
@@ -357,7 +363,7 @@ class FakePurse:
 class FakeReservation:
     """A reservation whose price is the number of letters."""
 
-    purse: FakePurse
+    budget: FakeBudget
 
     @property
     def counts_calls(self) -> bool:
@@ -370,7 +376,7 @@ class FakeReservation:
     def settle(self, message: AIMessage | None, error: BaseException | None = None) -> float | None:
         """Note what came of it."""
         text = None if message is None else str(message.text)
-        self.purse.told.append(("settle", text))
+        self.budget.told.append(("settle", text))
         return None if text is None else float(len(text))
 
 
@@ -424,37 +430,37 @@ HOW = pytest.mark.parametrize("how", ["_generate", "_agenerate", "_stream", "_as
 @HOW
 def test_every_attempt_is_reserved_and_settled(how: str, clock: FakeClock) -> None:
     """A failed one with nothing, an unusable one with its message; the cost is on its record."""
-    purse, journal = FakePurse(), MemoryJournal()
+    source, journal = FakeBudget(), MemoryJournal()
     model = ScriptedModel([ConnectionError("cut"), " ", "fine"])
-    through(model, how, by_hand(journal, purse=purse, policy=Policy(retry=3)))
+    through(model, how, by_hand(journal, budget=source, policy=Policy(retry=3)))
     reserve = ("reserve", ("step_01", "plain", ["A."]))
     settled = [("settle", None), ("settle", " "), ("settle", "fine")]
-    assert purse.told == [told for one in settled for told in (reserve, one)]
+    assert source.told == [told for one in settled for told in (reserve, one)]
     assert [record.cost for record in journal.records] == [None, 1.0, 4.0]
 
 
 @HOW
 def test_an_attempt_that_is_not_granted_is_not_made(how: str, clock: FakeClock) -> None:
     """The model is not asked, and what never went out is no record and not tried again."""
-    purse, journal = FakePurse(refused=2), MemoryJournal()
+    source, journal = FakeBudget(refused=2), MemoryJournal()
     model = ScriptedModel([ConnectionError("cut"), "fine"])
     with pytest.raises(BudgetExceeded):
-        through(model, how, by_hand(journal, purse=purse, policy=Policy(retry=3)))
+        through(model, how, by_hand(journal, budget=source, policy=Policy(retry=3)))
     assert len(model.calls) == len(journal.records) == 1
 
 
 @HOW
-def test_a_recorded_answer_passes_neither_purse_nor_retry(how: str, clock: FakeClock) -> None:
+def test_a_recorded_answer_passes_neither_budget_nor_retry(how: str, clock: FakeClock) -> None:
     """It costs nothing and fails once."""
-    purse, journal, policy = FakePurse(refused=1), MemoryJournal(), Policy(retry=3)
+    source, journal, policy = FakeBudget(refused=1), MemoryJournal(), Policy(retry=3)
     answer = CallRecord(key=CallKey("r0", "", "step_01"), prompt="A.", message=AIMessage("known"))
     model = ScriptedModel([])
-    through(model, how, by_hand(journal, purse=purse, policy=policy, answer=answer))
+    through(model, how, by_hand(journal, budget=source, policy=policy, answer=answer))
     blank = CallRecord(key=CallKey("r0", "", "step_01"), prompt="A.", message=AIMessage(" "))
     with pytest.raises(StepError):
-        through(model, how, by_hand(journal, purse=purse, policy=policy, answer=blank))
+        through(model, how, by_hand(journal, budget=source, policy=policy, answer=blank))
     assert [(record.source, record.attempt) for record in journal.records] == [("replayed", 1)] * 2
-    assert (purse.told, model.calls, clock.waits) == ([], [], [])
+    assert (source.told, model.calls, clock.waits) == ([], [], [])
 
 
 # Timeouts
@@ -706,11 +712,11 @@ async def cancelled(task: asyncio.Task[Any]) -> bool:
 @ASYNC
 def test_a_cancelled_call_lands_and_is_recorded(how: str) -> None:
     """What is paid is on record, charged, and then the cancellation goes on its way."""
-    journal, purse = MemoryJournal(), FakePurse()
+    journal, source = MemoryJournal(), FakeBudget()
 
     async def work() -> None:
         model = Open()
-        task = asyncio.ensure_future(asking(model, how, by_hand(journal, purse=purse)))
+        task = asyncio.ensure_future(asking(model, how, by_hand(journal, budget=source)))
         await model.asked.wait()
         task.cancel()
         await asyncio.sleep(0)
@@ -749,11 +755,11 @@ def test_a_cancelled_call_that_fails_is_not_tried_again(how: str, clock: FakeClo
 @pytest.mark.parametrize("twice", [False, True], ids=["grace is over", "cancelled twice"])
 def test_a_call_that_does_not_land_is_dropped(how: str, *, twice: bool) -> None:
     """After the grace limit, or at a second cancellation, it ends as a failure on record."""
-    journal, purse = MemoryJournal(), FakePurse()
+    journal, source = MemoryJournal(), FakeBudget()
 
     async def work() -> int:
         model = Open()
-        call = by_hand(journal, purse=purse, grace=30 if twice else 0.001)
+        call = by_hand(journal, budget=source, grace=30 if twice else 0.001)
         task = asyncio.ensure_future(asking(model, how, call))
         await model.asked.wait()
         for _ in range(1 + twice):
@@ -766,7 +772,7 @@ def test_a_call_that_does_not_land_is_dropped(how: str, *, twice: bool) -> None:
     (record,) = journal.records
     assert record.error is not None
     assert record.error["type"] == "CancelledError"
-    assert purse.told[-1] == ("settle", None)
+    assert source.told[-1] == ("settle", None)
 
 
 @ASYNC

@@ -18,7 +18,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from mergepoint import Budget, BudgetExceeded, BudgetLedger, CallRecord, Price, TreeError
 from mergepoint.journal.records import CallKey
 from mergepoint.models.budget import CallShape, prompt_at_most
-from mergepoint.models.budget_account import HeldReservation
+from mergepoint.models.budget_account import LedgerReservation
 from mergepoint.models.pricing import PICO, Prices
 
 MODEL = "scripted:scripted"
@@ -41,7 +41,7 @@ def ask(
     *,
     model: str = MODEL,
     **params: Any,
-) -> HeldReservation:
+) -> LedgerReservation:
     """Reserve one call."""
     held = ledger.reserve(CallKey("r", "", path), model, [HumanMessage(text)], params)
     assert held is not None
@@ -64,8 +64,8 @@ def test_a_budget_of_calls_lets_that_many_through() -> None:
     error = caught.value
     assert (error.path, error.kind, error.spent, error.held, error.limit) == ("p", "calls", 1, 2, 3)
     assert str(error) == (
-        "the budget of p, 3 calls, does not suffice for the call at p/b: 1 call spent and 2 calls "
-        "held for calls in flight; raise the budget"
+        "the budget of p, 3 calls, is not enough for the call at p/b: 1 call spent and 2 calls "
+        "reserved for calls in progress; raise the budget"
     )
     again = pickle.loads(pickle.dumps(error))  # noqa: S301  (our own)
     assert (again.path, again.held, str(again)) == ("p", 2, str(error))

@@ -91,8 +91,8 @@ def test_the_providers_own_server_gets_no_placeholder(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"temperature": float("nan")}, "temperature is a finite number"),
-        ({"max_tokens": 0}, "max_tokens is a whole number from 1 on, not 0"),
+        ({"temperature": float("nan")}, "temperature must be a finite number"),
+        ({"max_tokens": 0}, "max_tokens must be an integer of at least 1, not 0"),
         ({"timeout": -1}, "timeout is a number of seconds above 0"),
         ({"base_url": "localhost:8080"}, "base_url is an address such as"),
         ({"base_url": {"openai:a": 7}}, "base_url is an address such as"),
@@ -106,7 +106,7 @@ def test_settings_that_cannot_be_are_refused(given: Any, problem: str) -> None:
 
 def test_a_single_address_is_of_a_model_by_its_name() -> None:
     """Beside a chat model that is an object an address would do nothing, so it is refused."""
-    with pytest.raises(TreeError, match="base_url is the address of a model that is given by its"):
+    with pytest.raises(TreeError, match="base_url is the address of a model that is passed by"):
         compile_graph(Step("A."), model=ScriptedModel([]), base_url="http://127.0.0.1:1/v1")
 
 

@@ -191,13 +191,13 @@ def test_an_answer_is_on_record_before_anything_is_made_of_it(
 ) -> None:
     """Whoever is killed while it is handed on has not paid for nothing."""
     keeper, seen = Keeper(), list[int]()
-    handed = ScopedModelCall.handed
+    for_caller = ScopedModelCall.for_caller
 
     def watched(self: ScopedModelCall, message: Any) -> Any:
         seen.append(len(keeper.told))
-        return handed(self, message)
+        return for_caller(self, message)
 
-    monkeypatch.setattr(ScopedModelCall, "handed", watched)
+    monkeypatch.setattr(ScopedModelCall, "for_caller", watched)
     scope = Scope(key("a"), keepers=[keeper], kind="step")
     model = instrument_in_scope(scope, ScriptedModel(["So."]))
     answer = asyncio.run(model.ainvoke("Ask.")) if on_loop else model.invoke("Ask.")
@@ -260,11 +260,11 @@ def test_a_key_may_have_its_own_kind_of_record() -> None:
     assert [record.kind for record in keeper.journal.records] == ["step"]
 
 
-def test_the_purse_grants_each_attempt() -> None:
+def test_the_budget_grants_each_attempt() -> None:
     """Failed ones count, and nothing is sent that is not granted."""
     keeper, model = Keeper(), ScriptedModel([ConnectionError("cut"), "a", "b"])
-    purse = BudgetLedger(run=Budget(calls=2))
-    with FakeClock(), scope(keepers=[keeper], purse=purse, policy=Policy(retry=2)) as one:
+    source = BudgetLedger(run=Budget(calls=2))
+    with FakeClock(), scope(keepers=[keeper], budget=source, policy=Policy(retry=2)) as one:
         instrument_in_scope(one, model).invoke("A")
         with pytest.raises(BudgetExceeded):
             instrument_in_scope(one, model).invoke("B")
@@ -323,7 +323,7 @@ def test_an_attempt_that_waits_does_not_start_after_the_end() -> None:
         """A clock on which the scope ends while an attempt is waited for."""
 
         def _sleep(self, seconds: float) -> None:
-            closing[0].flights.close()
+            closing[0].tracker.close()
 
     model = ScriptedModel([ConnectionError("cut"), "never"])
     with Ending(), scope(policy=Policy(retry=3)) as one:
@@ -353,7 +353,7 @@ def test_the_end_waits_for_what_is_in_flight() -> None:
     late: Any = Late
     keeper, asked = Keeper(), threading.Event()
     with scope(keepers=[keeper]) as one:
-        model = instrument_in_scope(one, late(asked=asked, flights=one.flights))
+        model = instrument_in_scope(one, late(asked=asked, flights=one.tracker))
         thread = threading.Thread(target=model.invoke, args=("A",))
         thread.start()
         assert asked.wait(10)

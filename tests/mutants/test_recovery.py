@@ -120,8 +120,8 @@ GUARDED = (
     Guarded(
         "a decision is not written down",
         DECIDING,
-        "            append_record(recorder.journal, record)\n        self._settled(decision)",
-        "            recorder.journal\n        self._settled(decision)",
+        "            append_record(recorder.journal, record)\n        self._report_end(decision)",
+        "            recorder.journal\n        self._report_end(decision)",
         "tests.engine.test_gate:test_a_decision_is_on_record_and_replays",
         {"engine": ENGINES[0]},
     ),

@@ -211,5 +211,5 @@ def test_prices_of_the_run_count_in_its_recipes(engine: Engine) -> None:
     cent = Prices({"scripted:scripted": Price(0, 0, per_call=0.01)})
     dear = tree(Recipe("poll", POLL.stages, knobs=POLL.knobs, rails=cents))
     says = Says()
-    engine(dear, model(says), recorder=Recorder(purse=BudgetLedger(prices=cent)))
+    engine(dear, model(says), recorder=Recorder(budget=BudgetLedger(prices=cent)))
     assert says.seen == ["Write.", *["Vote: <Write.>"] * 2, "Use <Vote: <Write.>>."]

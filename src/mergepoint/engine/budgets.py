@@ -18,13 +18,13 @@ from mergepoint.models.pricing import Price, Prices
 from mergepoint.tree.nodes import Block, Loop, Node, Order, walk
 from mergepoint.tree.policy import Budget, as_budget
 
-_KEPT = 10_000  # runs of one graph whose spending is remembered
+_MOST_LEDGERS = 10_000  # runs of one graph whose spending is remembered
 
 
 class Spending:
     """Budgets and prices that all runs of a tree share, with the shapes of its calls.
 
-    The purse of a run's recorder grants the run's calls. If the recorder has none, the run gets a
+    The budget of a run's recorder grants the run's calls. If the recorder has none, the run gets a
     ledger here. A resumed run finds its ledger again by its id. A run inside a Call also gets a
     ledger if the tree has budgets. Then both must grant a call.
 
@@ -51,17 +51,18 @@ class Spending:
     def waiting(self, facts: Facts, recorders: Sequence[Recorder]) -> Iterator[None]:
         """Stop the clock of a run's budgets while the run waits for a person.
 
-        If the run ends because nobody answers, the clock stays stopped until the next call.
+        If the run ends without an answer, the clock stays stopped until the next call.
         """
-        purse = self.purse(facts, recorders)
-        if not isinstance(purse, BudgetLedger | NestedBudget):
+        source = self.source_for(facts, recorders)
+        if not isinstance(source, BudgetLedger | NestedBudget):
             yield
             return
         try:
-            with purse.pause():
+            with source.pause():
                 yield
         except BaseException:
-            purse.rest()
+            # The person may answer much later, in another process.
+            source.rest()
             raise
 
     @property
@@ -74,7 +75,7 @@ class Spending:
         budgets = [self._budgets.get(path), self._run if path == self._root else None]
         return any(budget is not None and budget.on_exhausted == "keep" for budget in budgets)
 
-    def goes_on(self, error: BudgetExceeded, within: str) -> bool:
+    def continues_without(self, error: BudgetExceeded, within: str) -> bool:
         """Return whether a node continues without the call that exceeded its budget.
 
         Only blocks and loops can skip children. `within` is the path of the Call around the run,
@@ -83,7 +84,7 @@ class Spending:
         at = _below(error.path, within)
         return error.keep and at is not None and self._static(at) in self._around
 
-    def governs(self, tree: Node, path: str, shapes: Mapping[str, CallShape]) -> None:
+    def set_budgets(self, tree: Node, path: str, shapes: Mapping[str, CallShape]) -> None:
         """Set the budgets of a tree and the shapes of its steps' calls.
 
         Raises TreeError that lists every step under a budget in USD whose model has no price.
@@ -109,6 +110,7 @@ class Spending:
         `within` is the path of the Call around the run, blank if there is none.
         """
 
+        # Budgets are declared by static path, in which every iteration is `iteration_01`.
         def known(of: Mapping[str, Any], path: str) -> Any:
             at = _below(path, within)
             return None if at is None else of.get(self._static(at))
@@ -122,16 +124,17 @@ class Spending:
         )
         return ledger.prime(records)
 
-    def purse(self, facts: Facts, recorders: Sequence[Recorder]) -> BudgetSource:
-        """Return the purse that grants the calls of a run."""
+    def source_for(self, facts: Facts, recorders: Sequence[Recorder]) -> BudgetSource:
+        """Return the budget source that grants the calls of a run."""
         limited = self._run is not None or bool(self._budgets)
         around: BudgetSource | None = None
         for recorder in recorders:
-            around = recorder.purse if around is None else around
+            around = recorder.budget if around is None else around
         if around is not None and not (facts.within and limited):
             return around
         if not limited:
             return self.unlimited
+        # Inside a Call, the tree's budgets and the one around the Call must both grant each call.
         own = self._own(facts, recorders)
         return own if around is None else NestedBudget(own, around)
 
@@ -151,12 +154,12 @@ class Spending:
                     within=facts.within,
                 )
             self._ledgers.move_to_end(key)
-            if len(self._ledgers) > _KEPT:
+            if len(self._ledgers) > _MOST_LEDGERS:
                 self._ledgers.popitem(last=False)
         return ledger
 
     def _in_usd(self, path: str) -> str | None:
-        """Return the path of a budget in USD above a step; None where there is none."""
+        """Return the path of a budget in USD above a step, or None."""
         for at in (path, *ancestors(path)):
             budget = self._budgets.get(at)
             if budget is not None and budget.usd is not None:

@@ -134,7 +134,7 @@ class Recorder(BaseCallbackHandler):
     error that `on_event` raises is logged (`mergepoint.recorder`), and the run goes on.
 
     Recorded `answers` that fit a call are given in its place. The `answerer` decides at gates. A
-    `purse` grants the calls of all runs that the recorder is given to; without one each run has
+    `budget` grants the calls of all runs that the recorder is given to; without one each run has
     its own, with the tree's budgets.
     """
 
@@ -151,12 +151,12 @@ class Recorder(BaseCallbackHandler):
         on_event: Callable[[Event], None] | None = None,
         answers: RecordedAnswers | None = None,
         answerer: Answerer | None = None,
-        purse: BudgetSource | None = None,
+        budget: BudgetSource | None = None,
     ) -> None:
         self.journal: Journal = MemoryJournal() if journal is None else journal
         self.answers = answers
         self.answerer = answerer
-        self.purse = purse
+        self.budget = budget
         self.digests = Digests()
         self._on_event = on_event
         self._listeners: list[Callable[[Event], None]] = []
@@ -253,12 +253,12 @@ class Recorder(BaseCallbackHandler):
 
     def _charged(self, run: UUID, call: _Open, message: AIMessage | None) -> float | None:
         """Charge a call that was made without a reservation, and return its cost."""
-        purse, scope = self.purse, SCOPE.get()
+        source, scope = self.budget, SCOPE.get()
         if call.kind == "inner" and scope is not None:
             return scope.charged(run, call.model, message)
-        if not isinstance(purse, BudgetLedger | NestedBudget):
+        if not isinstance(source, BudgetLedger | NestedBudget):
             return None
-        return purse.charge(call.key, call.model, message)
+        return source.charge(call.key, call.model, message)
 
     def tell(self, event: Event) -> None:
         """Pass an event to `on_event` and to every listener."""

@@ -69,7 +69,7 @@ class TreeCalls:
             and isinstance(made := self.of(node, at), StepCall | ToolStepCall)
             and made.shape is not None
         }
-        self.spending.governs(tree, path, shapes)
+        self.spending.set_budgets(tree, path, shapes)
         return self
 
     def of(self, node: Step | Call, path: str) -> StepCall | ToolStepCall | FunctionCall:
@@ -77,6 +77,8 @@ class TreeCalls:
 
         Raises TreeError where neither the step nor the run has a model.
         """
+        # By identity, because nodes contain mappings and cannot be hashed. The stored node keeps
+        # its id from being reused.
         known = self._made.get(id(node))
         if known is None:
             known = self._made[id(node)] = (node, self._make(node, path))

@@ -33,6 +33,7 @@ def _joined(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
 def appended(left: Any, right: Any) -> Any:
     """Append messages like `add_messages`, without setting ids on the caller's own messages."""
     given = right if isinstance(right, list) else [right]
+    # `add_messages` sets a missing id on the message object, which belongs to the caller.
     own = [
         one.model_copy() if isinstance(one, BaseMessage) and one.id is None else one
         for one in given
@@ -129,7 +130,7 @@ class Context(TypedDict, total=False):
     ]
 
 
-def taking(given: type[Any], inputs: Sequence[Input]) -> type[Any]:
+def input_schema_with(given: type[Any], inputs: Sequence[Input]) -> type[Any]:
     """Return the input schema `given` with the inputs that a tree declares, for servers and forms.
 
     Inputs without a default are required. The JSON schema has their types, which are those of the
@@ -180,6 +181,7 @@ class PipelineResult(TypedDict):
     outputs: dict[str, Any]
 
 
+# Inputs and scope are ephemeral: the next run of a thread must not see those of this run.
 class Conversation(TypedDict):
     """The state of the graph around the root. Inputs and scope belong to one run."""
 

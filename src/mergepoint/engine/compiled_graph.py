@@ -32,11 +32,13 @@ _ODD_IN_LABEL = re.compile(r"""[#\[\](){}"<>|;`]""")
 class DrawnGraph(Displayed, CompiledStateGraph[Any, Any, Any, Any]):
     """A compiled graph whose drawing with `xray` has the nodes of its tree or recipe.
 
-    LangGraph draws the one node around them as a box. Mermaid then loses all that is below it in a
-    host, and refuses two boxes of one name. So that node is left out, and boxes are named by their
-    path. `inside` returns the graph of the root, or None where it is a single node. Notebooks show
-    the picture of what was compiled, `shown`; LangGraph's own would be asked of a server.
+    `inside` returns the graph of the root, or None for a single node. Notebooks draw `shown`, the
+    tree or recipe that was compiled; LangGraph's own drawing would need a server.
     """
+
+    # LangGraph draws the one node around them as a box. In a host, Mermaid then loses everything
+    # below it, and rejects two boxes of one name. So the drawing omits that node and names boxes by
+    # their path.
 
     def __init__(
         self, *, root: str, inside: Callable[[], Compiled | None], shown: Any, **kwargs: Any
@@ -50,10 +52,8 @@ class DrawnGraph(Displayed, CompiledStateGraph[Any, Any, Any, Any]):
     def of(
         cls, graph: Compiled, root: str, inside: Callable[[], Compiled | None], *, shown: Any
     ) -> Self:
-        """Return a graph of this class with all that the given one has.
-
-        LangGraph's builder makes graphs of its own class alone.
-        """
+        """Return a graph of this class with the attributes of a compiled graph."""
+        # LangGraph's builder creates graphs of its own class only.
         made = cls.__new__(cls)
         vars(made).update(vars(graph), root=root, inside=inside, shown=shown)
         return made
@@ -63,8 +63,8 @@ class DrawnGraph(Displayed, CompiledStateGraph[Any, Any, Any, Any]):
     ) -> Drawing:
         """Return a drawable representation of the graph.
 
-        With `xray` that is what is inside of its one node. A number says how many levels of blocks
-        are opened; in a host 0 of them are where the host's own is 1.
+        With `xray`, it shows the content of the root node. A number limits the levels of blocks
+        that are opened.
         """
         root = None if xray is False else self.inside()
         if root is None:
@@ -79,9 +79,9 @@ class DrawnGraph(Displayed, CompiledStateGraph[Any, Any, Any, Any]):
 
 
 def named_by_path(drawing: Drawing, root: str) -> Drawing:
-    """Return a drawing with boxes that are named by their path, and labels that Mermaid reads.
+    """Return a drawing with boxes named by their paths, and labels that Mermaid can parse.
 
-    A path is as short as it can be with at least two names, so that no node of a host has it.
+    A path is shortened to at least two names, so that it differs from the nodes of a host.
     """
     around = {tuple(one.split(_BOX)[:-1]) for one in drawing.nodes}
     boxes = {names[:end] for names in around for end in range(1, len(names) + 1)}
@@ -106,7 +106,7 @@ def named_by_path(drawing: Drawing, root: str) -> Drawing:
 
 
 def _shortest(path: tuple[str, ...], paths: Iterable[tuple[str, ...]]) -> str:
-    """Return the shortest end of a path that no other has; a stage's id is whole by itself."""
+    """Return the shortest unique end of a path; the id of a stage is complete on its own."""
     if path[-1].startswith(f"{path[0]}."):
         return path[-1]
     for names in range(2, len(path)):
@@ -148,19 +148,19 @@ class CompiledTree(DrawnGraph):
         """Return a LangChain tool whose arguments are the inputs that the tree declares.
 
         Inputs without a default are required. Each has its declared type, or that of its default. A
-        tree that declares none takes `message`, which opens the conversation. The result is the
-        text of the last response, else the one output, else all of them as JSON. The artifact of
-        the tool's message is what the graph returns.
+        tree without declared inputs takes `message`, which opens the conversation. The result is
+        the text of the last response. Without a response, it is the only output, or all outputs as
+        JSON. The artifact of the tool's message is the output of the graph.
 
         Args:
-            args_schema: Arguments of your own, which are the graph's `messages` and `inputs`, as
-                LangChain's `as_tool` takes them. The result is then what the graph returns.
+            args_schema: Your own arguments, which are the graph's `messages` and `inputs`, as for
+                LangChain's `as_tool`. The result is then the output of the graph.
             name: The tool's name. By default the graph's.
-            description: What the tool is for; a model chooses by it.
+            description: The purpose of the tool, by which a model chooses it.
             arg_types: Like `args_schema`, by name.
 
         Raises:
-            TreeError: An input has a name that LangChain keeps for itself.
+            TreeError: An input has a name that LangChain reserves.
         """
         name = name or re.sub(r"[^\w-]", "_", self.get_name(), flags=re.ASCII)
         if args_schema is not None or arg_types is not None:
@@ -170,8 +170,8 @@ class CompiledTree(DrawnGraph):
         declared: Any = get_type_hints(self.builder.input_schema)["inputs"]
         if refused := [one for one in _LANGCHAINS if one in declared.__annotations__]:
             raise TreeError.of(
-                f"input {refused[0]!r} has the name of an argument of LangChain's own; rename it, "
-                "or give as_tool an args_schema"
+                f"input {refused[0]!r} has the name of an argument that LangChain reserves; rename "
+                "it, or pass an args_schema to as_tool"
             )
         said = description or f"Run the workflow {name!r} and return its result."
         if not declared.__annotations__:
@@ -199,12 +199,12 @@ def tool_of(
     """Return the tool that runs a graph.
 
     Args:
-        graph: The graph; it takes a `scope`.
-        arguments: What the tool takes.
-        state: Returns what the graph is given, of checked arguments.
-        result: Returns what a model reads of the graph's result, and the artifact.
+        graph: The graph, whose input has a `scope`.
+        arguments: The schema of the tool's arguments.
+        state: Returns the input of the graph for validated arguments.
+        result: Returns the text for the model and the artifact, from the output of the graph.
         name: The tool's name.
-        description: What it is for.
+        description: The purpose of the tool.
     """
 
     def given(arguments_given: Mapping[str, Any], config: RunnableConfig) -> dict[str, Any]:
@@ -255,7 +255,7 @@ class _TreeTool(StructuredTool):
 
 
 def _with_id(called: Any, config: RunnableConfig | None) -> RunnableConfig:
-    """Return the config with the id of a tool call, as far as a path can have it."""
+    """Return the config with the id of a tool call, without characters that no path may have."""
     config = ensure_config(config)
     if not isinstance(called, Mapping) or called.get("type") != "tool_call" or not called["id"]:
         return config
@@ -270,12 +270,12 @@ def _without_id(config: RunnableConfig) -> RunnableConfig:
 
 
 def _result(found: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return what a model reads of a run, and all of it. Raises StepError at an open gate."""
+    """Return the text of a run for the model, and its output. Raises StepError at an open gate."""
     if questions := found.get("__interrupt__"):
         at = ", ".join(str(one.value["path"]) for one in questions)
         raise StepError(
             f"the run waits for a decision at {at}, and nobody can answer it here: run the tool in "
-            "a graph with a checkpointer, or give the gate an answerer (Recorder(answerer=...))"
+            "a graph with a checkpointer, or set an answerer for the gate (Recorder(answerer=...))"
         )
     answer = last_response(found["messages"])
     if answer is not None:

@@ -39,25 +39,25 @@ from mergepoint.engine.channels import (
     PipelineInput,
     PipelineResult,
     StoppingDelta,
-    taking,
+    input_schema_with,
 )
 from mergepoint.engine.compiled_graph import CompiledTree
 from mergepoint.engine.facts import RUN_ID, THREAD
 from mergepoint.engine.gates import by_path
 from mergepoint.engine.graph_nodes import (
-    Decide,
-    Enter,
-    EnterIteration,
+    ContainerEntry,
+    DecisionNode,
     ExitNode,
-    Fused,
+    FusedNode,
+    IterationEntry,
     LeafNode,
+    LoopConditionNode,
     ParentRef,
     Root,
     RootNode,
-    Until,
     fan_out,
 )
-from mergepoint.engine.journaling import Journaling, Origin, Rooted
+from mergepoint.engine.journaling import Journaling, Origin, RunStarter
 from mergepoint.journal.file_journal import store_at
 from mergepoint.journal.stores import RunHeader, Store
 from mergepoint.journal.writer import run_off_loop
@@ -121,37 +121,50 @@ def compile_graph(
     interrupt_after: Sequence[str] | Literal["*"] = (),
     context_schema: type[Any] | None = None,
 ) -> CompiledTree:
-    """Compile a tree to a LangGraph graph that takes and gives what any chat graph does.
+    """Compile a tree to a LangGraph graph over messages.
 
-    It takes `{"messages": [...], "inputs": {...}}` and gives `{"messages": [...], "outputs":
-    {...}}`, where `messages` is the whole conversation; with `returns="delta"` only what the
-    pipeline adds, for a host whose reducer appends. A host that runs it several times side by
-    side passes a `scope` (text) with each.
+    The input is `{"messages": [...], "inputs": {...}}`, with a `scope` (a string) for each of
+    several runs that a host starts in parallel. The output is `{"messages": [...], "outputs":
+    {...}}`.
 
-    `form="subgraphs"` makes every block a subgraph; `form="fused"` runs the interpreter inside
-    one node, with the same results and records. `at` compiles one part of the tree, which keeps
-    its full path and takes as inputs what it reads from the rest. `model` is a chat model,
-    "provider:name" or "offline"; `view` overrides how conversations are sent to it.
-    `temperature`, `max_tokens` and `timeout` (seconds for each attempt, 600 where nothing says
-    otherwise) hold for all steps that do not set their own. `base_url` is the address of a server
-    that answers for the model, or a mapping of names of models, or globs of them, to addresses.
-    Each run has the whole `budget`; `prices` stand over those of genai-prices, by `provider:name`
-    or glob. `extra_inputs` are names of inputs that every run gets beside those that the root
-    declares.
+    With a `journal`, each run is recorded under its run id (`configurable["mergepoint_run_id"]`),
+    or its thread id. Invoking a recorded run with the same inputs resumes it: its recorded calls
+    are not made again.
 
-    With a `journal` (a folder, the URL of a database, or a store) each run is written there as it
-    happens, under its run's id (`configurable["mergepoint_run_id"]`), else its thread's. A run
-    that is there and was given the same goes on: no call that is on record is made again. A new
-    one takes over what another was answered (`reuse`), or every answer (`replay`, which also
-    works without a journal); both name a run by its id in the journal's store, or by its folder.
+    Args:
+        tree: The root of the tree.
+        model: A chat model, "provider:name" or "offline".
+        checkpointer: LangGraph's checkpointer.
+        form: "subgraphs" compiles every block to a subgraph. "fused" runs the interpreter inside
+            one node, with the same results and records.
+        at: The path of the part to compile. It keeps its full path, and keys that it reads from
+            the rest of the tree become its inputs. By default the whole tree.
+        returns: "conversation" returns all messages. "delta" returns only the new ones, for a
+            host whose reducer appends.
+        view: How conversations are sent to the model. By default as its provider needs it.
+        temperature: The default temperature of steps.
+        max_tokens: The default output limit of each answer.
+        timeout: The default seconds for each attempt of a call, 600 if None.
+        base_url: The address of the model's server, or a mapping from names of models, or globs,
+            to addresses.
+        budget: The budget of each run.
+        prices: Prices by `provider:name` or glob, which override those of genai-prices.
+        journal: A folder, the URL of a database, or a store, in which runs are recorded.
+        reuse: A run, by id or folder, whose answers are reused for equal requests.
+        replay: A run, by id or folder, that has every answer. It works without a journal too.
+        extra_inputs: Names of inputs in addition to those that the root declares.
+        store: LangGraph's store, for functions of the tree and of the host.
+        cache: LangGraph's cache, for functions of the tree and of the host.
+        interrupt_before: Paths of nodes before which the graph stops, or "*" for all. It needs a
+            checkpointer.
+        interrupt_after: Paths of nodes after which the graph stops, or "*".
+        context_schema: Your own schema of a run's context. Its field `model`, if it has one,
+            chooses the model of the steps that name none.
 
-    `store` and `cache` are LangGraph's, for functions of the tree and of the host. The graph stops
-    before or after the nodes at the paths in `interrupt_before` and `interrupt_after` ("*" for
-    all), which needs a checkpointer. A run's `context={"model": ...}` chooses the model of the
-    steps that name none; a `context_schema` of your own may have such a field `model`.
-
-    Raises TreeError that lists every fault of the tree, StepError for a model that cannot be had,
-    and what `store_at` raises.
+    Raises:
+        TreeError: The tree is invalid; the error lists all problems.
+        StepError: A model is not available.
+        JournalError: The journal's store cannot be opened.
     """
     _check_options(form, returns, view)
     checked(tree, given=extra_inputs)
@@ -165,17 +178,18 @@ def compile_graph(
     runs = None if journal is None else store_at(journal)
     stops = _Stops.of(part, path, form, interrupt_before, interrupt_after)
 
-    def rooted(model: str | ChatModel | None) -> RootNode:
+    def root_with(model: str | ChatModel | None) -> RootNode:
         spending = Spending(budget, prices)
         calls = TreeCalls(model, view=view, spending=spending, settings=settings).made_for(
             part, path
         )
         journaling = None if runs is None else Journaling(runs, part, path, calls)
         root = _Compiler(calls, form, stops).node(part, Place(path), None)
-        return RootNode(root, needs, Rooted(path, spending, journaling, origin), rooted)
+        return RootNode(root, needs, RunStarter(path, spending, journaling, origin), root_with)
 
     def inside() -> Graph | None:
-        """Return what a drawing shows of the root, which is the same in both forms."""
+        """Return the graph that drawings show for the root, the same in both forms."""
+        # A single leaf has no inside to draw.
         if isinstance(part, Step | Call):
             return None
         calls = TreeCalls(model, view=view, spending=Spending(budget, prices), settings=settings)
@@ -185,12 +199,12 @@ def compile_graph(
     delta = returns == "delta"
     builder: StateGraph[Any, Any, Any, Any] = StateGraph(
         DeltaConversation if delta else Conversation,
-        input_schema=taking(DeltaInput if delta else PipelineInput, needs),
+        input_schema=input_schema_with(DeltaInput if delta else PipelineInput, needs),
         output_schema=DeltaResult if delta else PipelineResult,
         context_schema=context_schema or Context,
     )
     name = path.rpartition("/")[2]
-    node: Any = rooted(model)
+    node: Any = root_with(model)
     builder.add_node(name, node)
     builder.add_edge(START, name)
     builder.add_edge(name, END)
@@ -264,16 +278,14 @@ class _Compiler:
     stops: _Stops
 
     def node(self, node: Node, place: Place, around: ParentRef | None) -> Root:
-        """Return the node of a leaf, the entry into a container, or what is fused into one node.
-
-        Gates are never fused: within a node the engine tells its questions apart by position
-        only.
-        """
+        """Return the node of a leaf, the entry into a container, or a fused part of the tree."""
+        # A gate is never fused: LangGraph matches the answers to several interrupts of one node by
+        # their order only, and runs a node again from its start, with all its calls.
         if self.form == "fused" and not _has_gate(node, place.path):
-            return Fused(node, place, self.calls, around)
+            return FusedNode(node, place, self.calls, around)
         if isinstance(node, Step | Call):
             return LeafNode(node, place, self.calls.of(node, place.path), around)
-        return Enter(self.container(node, place), node, place, around)
+        return ContainerEntry(self.container(node, place), node, place, around)
 
     def container(self, node: Block | Gate | Loop, place: Place) -> Graph:
         """Return the subgraph of a block, gate or loop."""
@@ -281,6 +293,8 @@ class _Compiler:
         state = _state_of(node, keeps=keeps)
         delta: type[BlockDelta] = BlockDelta
         if any(isinstance(one, Gate) and one.on_reject == "stop" for _, one in walk(node, "")):
+            # Each channel costs time in every superstep, so only trees with such a gate have this
+            # one.
             state, delta = STOPPING[state], StoppingDelta
         builder: StateGraph[Any, Any, Any, Any] = StateGraph(
             state, input_schema=BlockBase, output_schema=delta
@@ -310,11 +324,11 @@ class _Compiler:
         _add(builder, EXIT, ExitNode(block, place, own))
         _connect(builder, chain, parallel=block.side_by_side)
 
-    def _threads(self, block: Block, place: Place, group: range) -> Enter:
+    def _threads(self, block: Block, place: Place, group: range) -> ContainerEntry:
         """Return the entry into children of a sequential block that run concurrently.
 
-        They are in a graph of their own, which has the place of the block, so that their paths are
-        the same.
+        They are in their own graph, which has the place of the block, so that their paths do not
+        change.
         """
         own = [block.names[number] for number in group]
         builder: StateGraph[Any, Any, Any, Any] = StateGraph(
@@ -328,22 +342,24 @@ class _Compiler:
         _add(builder, EXIT, ExitNode(beside, place, own))
         _connect(builder, own, parallel=True)
         builder.add_edge(EXIT, END)
-        return Enter(builder.compile(name=THREADS), beside, place, ParentRef(block, place))
+        return ContainerEntry(builder.compile(name=THREADS), beside, place, ParentRef(block, place))
 
     def _gate(self, builder: Builder, gate: Gate, place: Place) -> None:
         [(at, child)] = children(gate, place.path)
         name = at.rpartition("/")[2]
         _add(builder, name, self.node(child, place.child(name), ParentRef(gate, place)))
-        _add(builder, DECIDE, Decide(gate, place, self.calls.spending))
+        _add(builder, DECIDE, DecisionNode(gate, place, self.calls.spending))
         _add(builder, EXIT, ExitNode(gate, place, ()))
         _connect(builder, (name, DECIDE), parallel=False)
 
     def _loop(self, builder: Builder, loop: Loop, place: Place) -> None:
         around, inside = ParentRef(loop, place), place.iteration()
         body = loop.body
+        # One compiled body for all iterations. The number of the iteration is passed down with the
+        # facts, so that paths do not depend on LangGraph's namespace.
         graph = self.container(body, inside)
-        _add(builder, inside.name, EnterIteration(graph, body, inside, around))
-        _add(builder, UNTIL, Until(loop, place))
+        _add(builder, inside.name, IterationEntry(graph, body, inside, around))
+        _add(builder, UNTIL, LoopConditionNode(loop, place))
         _add(builder, EXIT, ExitNode(loop, place, ()))
         builder.add_edge(START, UNTIL if loop.may_skip else inside.name)
         builder.add_edge(inside.name, UNTIL)
@@ -385,7 +401,7 @@ def _connect(
         builder.add_edge(before, after)
 
 
-# Resume a compiled graph's run from its thread's checkpoint, else from its journal.
+# Resume a compiled graph's run from its thread's checkpoint or, failing that, its journal.
 
 
 def resume_graph(
@@ -396,16 +412,30 @@ def resume_graph(
 ) -> dict[str, Any]:
     """Resume a run that stopped at a gate, by an error, or with its process.
 
-    The config names it by `thread_id` or `mergepoint_run_id`. With a checkpointer its thread goes
-    on; of one that has come to its end the values are given, and nothing is run. Without one, or
-    where it holds nothing of the thread, what the run was given is read from its journal. Of a
-    thread's turns it is the last. `answers` are decisions at gates: by path, or a function of a
-    Question; each is written to the journal before it is used.
+    With a checkpointer, the thread is resumed; if it has finished, its values are returned and
+    nothing runs. Without one, or if it does not know the thread, the inputs are read from the
+    run's journal. If a thread has several turns, this is the last.
 
-    Raises StepError where nothing of such a run is known, and what running it raises.
+    Args:
+        graph: A compiled tree.
+        config: Names the run, by `thread_id` or `mergepoint_run_id`.
+        answers: Decisions at gates: a mapping by path, or a function of a Question. Each is
+            written to the journal before it is used.
+
+    Returns:
+        The output of the graph.
+
+    Raises:
+        StepError: The run is unknown. Running it raises the errors of `invoke`.
     """
-    way = _way(graph, config, answers, {} if not graph.checkpointer else _state(graph, config))
-    return way.known if way.known is not None else dict(graph.invoke(way.given, way.config))
+    resumption = _resumption(
+        graph, config, answers, {} if not graph.checkpointer else _state(graph, config)
+    )
+    return (
+        resumption.known
+        if resumption.known is not None
+        else dict(graph.invoke(resumption.given, resumption.config))
+    )
 
 
 async def aresume_graph(
@@ -416,13 +446,17 @@ async def aresume_graph(
 ) -> dict[str, Any]:
     """Resume a run as `resume_graph` does, on an event loop."""
     state = await _astate(graph, config) if graph.checkpointer else {}
-    way = await run_off_loop(_way, graph, config, answers, state)
-    return way.known if way.known is not None else dict(await graph.ainvoke(way.given, way.config))
+    resumption = await run_off_loop(_resumption, graph, config, answers, state)
+    return (
+        resumption.known
+        if resumption.known is not None
+        else dict(await graph.ainvoke(resumption.given, resumption.config))
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
-    """How a run goes on: the values at its end are `known`, or the graph is invoked."""
+class _Resumption:
+    """The resumption to resume a run: the values of a finished one, or the input for the graph."""
 
     config: RunnableConfig
     given: dict[str, Any] | None = None
@@ -439,40 +473,42 @@ async def _astate(graph: Graph, config: RunnableConfig) -> dict[str, Any]:
     return {"values": state.values, "next": state.next}
 
 
-def _way(
+def _resumption(
     graph: Graph,
     config: RunnableConfig,
     answers: Answerer | Mapping[str, Any] | None,
     state: Mapping[str, Any],
-) -> _Way:
+) -> _Resumption:
     if answers is not None:
         answerer = by_path(answers) if isinstance(answers, Mapping) else answers
         config = with_recorder(config, Recorder(answerer=answerer))
+    # The checkpoint has pending tasks: LangGraph continues them when it is invoked without input.
     if state.get("next"):
-        return _Way(config)
+        return _Resumption(config)
     if state.get("values"):
-        return _Way(config, known=dict(state["values"]))
-    header = _on_record(graph, config)
+        return _Resumption(config, known=dict(state["values"]))
+    header = _recorded_header(graph, config)
     options = {**config.get("configurable", {}), RUN_ID: header.run_id}
     given = {"messages": list(header.messages), "inputs": dict(header.inputs)}
-    return _Way({**config, "configurable": options}, given)
+    return _Resumption({**config, "configurable": options}, given)
 
 
-def _on_record(graph: Graph, config: RunnableConfig) -> RunHeader:
-    """Return what the run of a config began with, of a thread's turns the last."""
+def _recorded_header(graph: Graph, config: RunnableConfig) -> RunHeader:
+    """Return the header of the run that a config names; of a thread's turns, the last."""
     options = config.get("configurable", {})
     root = graph.nodes[str(graph.name)].bound
-    journaling = root.rooted.journaling if isinstance(root, RootNode) else None
+    journaling = root.starter.journaling if isinstance(root, RootNode) else None
     named = options.get(RUN_ID) or options.get(THREAD)
     if not named:
         raise StepError(f"name the run to resume: configurable={{{THREAD!r}: ...}} or {RUN_ID!r}")
     if journaling is None:
         raise StepError(
-            f"nothing is known of {named!r}: the graph has no journal, and its checkpointer holds "
-            "no such thread; compile it with the journal or checkpointer that the run began with"
+            f"the run {named!r} is unknown: the graph has no journal, and its checkpointer has no "
+            "such thread; compile it with the journal or checkpointer that the run began with"
         )
     store, run_id = journaling.store, str(named)
     if not options.get(RUN_ID):
+        # The journals of a thread's later turns are `<thread>.2`, `<thread>.3` and so on.
         turns = (f"{named}.{number}" for number in itertools.count(2))
         later = list(itertools.takewhile(store.has, turns))
         run_id = later[-1] if later else run_id

@@ -1,4 +1,4 @@
-"""RunContext: what a run is given and what it leaves, on the caller's side."""
+"""RunContext: the input and the results of runs, on the caller's side."""
 
 from __future__ import annotations
 

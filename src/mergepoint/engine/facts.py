@@ -57,7 +57,7 @@ class Facts:
         """Return the path around the run: the nodes of the host, and the Call."""
         return join(self.host, self.within) if self.within else self.host
 
-    def on_wire(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, Any]:
         """Return plain data, which a checkpointer can store."""
         return {
             "run": self.run,
@@ -69,8 +69,8 @@ class Facts:
         }
 
     @classmethod
-    def off_wire(cls, data: Mapping[str, Any]) -> Facts:
-        """Return facts back from plain data."""
+    def from_plain(cls, data: Mapping[str, Any]) -> Facts:
+        """Return facts from plain data."""
         return cls(**{**data, "rounds": tuple(data["rounds"])})
 
 
@@ -89,7 +89,7 @@ def given_inputs(declared: Sequence[Input], given: Any, *, path: str) -> dict[st
     given = dict(given or {})
     known = {known.name: known for known in declared}
     faults = [
-        Fault(path, f"input {name!r} is not given; pass inputs={{{name!r}: ...}}")
+        Fault(path, f"input {name!r} is missing; pass inputs={{{name!r}: ...}}")
         for name, wanted in known.items()
         if name not in given and wanted.default is REQUIRED
     ]
@@ -116,9 +116,9 @@ def given_inputs(declared: Sequence[Input], given: Any, *, path: str) -> dict[st
 
 
 def whole_messages(given: Iterable[Any]) -> list[BaseMessage]:
-    """Return messages from any form that LangChain takes; pieces of a stream become messages.
+    """Return messages from any form that LangChain accepts; chunks of a stream become messages.
 
-    Raises StepError for what is no message.
+    Raises StepError for anything else.
     """
     try:
         converted = convert_to_messages(list(given))
@@ -134,12 +134,12 @@ def whole_messages(given: Iterable[Any]) -> list[BaseMessage]:
 
 
 def sendable_messages(given: Iterable[Any]) -> list[BaseMessage]:
-    """Return messages from any form that LangChain takes, without lone surrogates."""
+    """Return messages from any form that LangChain accepts, without lone surrogates."""
     return [cleaned(message)[0] for message in whole_messages(given)]
 
 
 def unused_run_id(run_id: str, path: str, messages: Iterable[BaseMessage]) -> str:
-    """Return the run's id; where the conversation holds messages of that run, `<run_id>.2` and on.
+    """Return the run's id, or `<run_id>.2` and so on if the conversation has messages of that run.
 
     Ids of messages start with it, and hosts replace messages that share an id.
     """
@@ -148,10 +148,10 @@ def unused_run_id(run_id: str, path: str, messages: Iterable[BaseMessage]) -> st
 
 def unused_run_ids(run_id: str, path: str, messages: Iterable[BaseMessage]) -> Iterator[str]:
     """Yield ids of runs of which the conversation contains no message."""
-    taken = {str(message.id) for message in messages if message.id}
+    used_ids = {str(message.id) for message in messages if message.id}
     for number in itertools.count(1):
         unused = run_id if number == 1 else f"{run_id}.{number}"
-        if not any(name.startswith(f"{unused}/{path}/") for name in taken):
+        if not any(name.startswith(f"{unused}/{path}/") for name in used_ids):
             yield unused
 
 
@@ -159,6 +159,7 @@ def facts_from(config: RunnableConfig, *, inputs: Mapping[str, Any], scope: str 
     """Return the facts of a run that starts in a graph with this config."""
     options = config.get("configurable", {})
     host, call, around = options.get(WITHIN, ("", "", 0))
+    # The last name is the root's own node. Names before `around` belong to runs outside the Call.
     names = node_names(config.get("metadata", {}))[around:-1] + ([scope] if scope else [])
     nodes = SEPARATOR.join(names)
     return Facts(
@@ -184,10 +185,10 @@ def context_of(path: str, base: Messages, facts: Facts, reads: Reads | None) -> 
 
 
 def within(config: RunnableConfig, host: str, path: str) -> RunnableConfig:
-    """Return the config for what runs inside of the Call at a path.
+    """Return the config for runs inside the Call at a path.
 
-    A run that starts there takes its names from the engine's namespace as those around a root are
-    read, but from the Call on: the Call's path stands for the nodes around it.
+    Such a run reads its host names from LangGraph's namespace, but only those below the Call: the
+    path of the Call replaces the nodes around it.
     """
     around = len(node_names(config.get("metadata", {})))
     options = {**config.get("configurable", {}), WITHIN: (host, path, around)}
@@ -195,7 +196,7 @@ def within(config: RunnableConfig, host: str, path: str) -> RunnableConfig:
 
 
 def node_names(metadata: Mapping[str, Any]) -> list[str]:
-    """Return the names in the engine's namespace of a call, outermost first.
+    """Return the names in LangGraph's namespace of a call, outermost first.
 
     The namespace is `node:<uuid>|node:<uuid>`, with a counter for a node that runs a graph
     several times.

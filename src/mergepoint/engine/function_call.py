@@ -78,7 +78,7 @@ class Outcome:
 
     @property
     def text(self) -> str:
-        """Return the text of the last response, else of the value."""
+        """Return the text of the last response or, without one, of the value."""
         response = last_response(self.messages)
         if response is not None:
             return str(response.text)
@@ -86,10 +86,16 @@ class Outcome:
 
 
 def outcome_of(result: Any, base: Sequence[BaseMessage], *, speaks: bool) -> Outcome:
-    """Return what a result comes to, without lone surrogates; `speaks` asks for messages.
+    """Return the outcome of a function's result, without lone surrogates.
 
-    Raises StepError for a result that is no plain data, for one without text where a message is
-    asked for, and for messages that are not new ones.
+    Args:
+        result: The result: JSON data, messages, or a state with messages.
+        base: The messages that the function received, which a result may repeat at its start.
+        speaks: Whether the outcome needs messages.
+
+    Raises:
+        StepError: The result is not JSON data, has no text although a message is needed, or
+            changes messages that the function received.
     """
     found = _outcome_of(result, base, speaks=speaks)
     value, messages = clean(found.value), [cleaned(message) for message in found.messages]
@@ -118,9 +124,9 @@ def _outcome_of(result: Any, base: Sequence[BaseMessage], *, speaks: bool) -> Ou
 
 
 def tool_content(content: Any) -> Any:
-    """Return the content of a tool's result: text where it is text alone, else its blocks.
+    """Return the content of a tool's result: a string if it is only text, otherwise its blocks.
 
-    Ids of blocks, which servers of tools make up for every call, are left out.
+    Ids of blocks are removed, because servers of tools create new ones for every call.
     """
     if not isinstance(content, list):
         return content
@@ -136,7 +142,7 @@ def tool_content(content: Any) -> Any:
 
 
 def _messages_in(result: Any) -> tuple[list[BaseMessage] | None, Any]:
-    """Return the messages of a result, None where it has none; and what else it holds."""
+    """Return the messages of a result, or None, and the rest of it."""
     if isinstance(result, BaseMessage):
         return [result], None
     if isinstance(result, list) and result and all(isinstance(m, BaseMessage) for m in result):
@@ -157,8 +163,8 @@ def _new(messages: list[BaseMessage], base: Sequence[BaseMessage]) -> list[BaseM
     known = {message.id for message in base if message.id}
     if any(message.id in known for message in new):
         raise StepError(
-            "the call gave back messages of the conversation it was given, changed or in another "
-            "order; return new messages only, or the whole conversation with new ones at its end"
+            "the call returned messages of the conversation that it received, changed or in "
+            "another order; return only new messages, or the whole conversation followed by them"
         )
     return new
 
@@ -174,7 +180,7 @@ def _plain(value: Any) -> Any:
         return json.loads(json.dumps(value, allow_nan=False, default=_dumped))
     except (TypeError, ValueError) as error:
         raise StepError(
-            f"a Call's result is plain data, as JSON holds it, or messages; {error}. Return text, "
+            f"a Call's result must be JSON data or messages; {error}. Return text, "
             "numbers, lists and mappings of them"
         ) from error
 
@@ -182,16 +188,17 @@ def _plain(value: Any) -> Any:
 def _dumped(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
-    raise TypeError(f"it holds a {type(value).__name__}")
+    raise TypeError(f"it contains a {type(value).__name__}")
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """One call of a function: its arguments, recorders and purse.
+    """One call of a function: its arguments, recorders and budget.
 
-    `models` gives the chat model that a function asks for, without a door; `inner` is the policy of
-    its calls, where it is not the Call's. `lead` are the messages of this call only. `goes_on` says
-    of an exhausted budget whether a node goes on without the Call.
+    `models` returns the chat model for a function's request, not instrumented. `inner` is the
+    policy of the function's model calls if it differs from the Call's. `lead` contains the messages
+    of this call only. `continues` returns whether a node continues without the Call after an error
+    of its budget.
     """
 
     call: Call
@@ -201,19 +208,19 @@ class Prepared:
     request: str
     config: RunnableConfig
     recorders: Sequence[Recorder]
-    purse: BudgetSource
+    budget: BudgetSource
     view: View | None
     models: Callable[[Any], Any]
-    goes_on: Callable[[BudgetExceeded], bool]
+    continues_without: Callable[[BudgetExceeded], bool]
     settings: ModelSettings = NO_SETTINGS
     inner: Policy | None = None
     lead: tuple[BaseMessage, ...] = ()
 
     @property
     def limits(self) -> TimeLimits:
-        """Return how long one execution may take."""
+        """Return the time limits of one execution."""
         timeout = self.call.policy.timeout
-        late = "the function gave no result"
+        late = "the function returned no result"
         return TimeLimits(self.key.full_path, timeout, late=late, whose="call")
 
     def executions(self) -> Iterator[Execution]:
@@ -222,6 +229,8 @@ class Prepared:
         one = Execution(self, samples, 1)
         yield one
         while one.next_in is not None:
+            # After an unusable answer, the numbers of samples continue, so that models are called
+            # again. After any other failure, the next attempt receives the paid answers.
             if samples is not None and not one.unusable:
                 samples.again()
             one = Execution(self, samples, one.number + 1, after=one.next_in)
@@ -241,11 +250,11 @@ class Prepared:
 
 
 class Execution:
-    """One try of a Call: it writes the record when it is left.
+    """One attempt of a Call, which writes its record on exit.
 
-    A failure that may pass goes no further; `next_in` then holds the seconds until the next try.
-    The next one is given what models answered in this one, unless it failed for an answer that
-    was `unusable`: then they are asked anew.
+    A failure that may be temporary is suppressed; `next_in` is then the number of seconds until the
+    next attempt. The next attempt reuses the model answers of this one, unless it failed because
+    an answer was `unusable`: then the models are called again.
     """
 
     def __init__(
@@ -254,7 +263,7 @@ class Execution:
         self._asked = asked
         self._samples = samples
         self._after = after
-        self._halt = STOP_SIGNAL.get()
+        self._stop_signal = STOP_SIGNAL.get()
         self._clock = CLOCK.get()
         self._started = 0.0
         self._outcome = Outcome(None, ())
@@ -263,7 +272,7 @@ class Execution:
         self.next_in: float | None = None
 
     def pause(self) -> None:
-        """Wait until it is time for this try. Raises KeyboardInterrupt in a stopped run."""
+        """Wait until it is time for this attempt. Raises KeyboardInterrupt in a stopped run."""
         self._check()
         if self._after is not None:
             self._clock.sleep(self._after)
@@ -275,8 +284,8 @@ class Execution:
             await self._clock.asleep(self._after)
 
     def _check(self) -> None:
-        if self._halt is not None:
-            self._halt.check()
+        if self._stop_signal is not None:
+            self._stop_signal.check()
 
     def __enter__(self) -> Self:
         self._check()
@@ -285,7 +294,7 @@ class Execution:
         self.scope = Scope(
             asked.key,
             keepers=asked.recorders,
-            purse=asked.purse,
+            budget=asked.budget,
             policy=asked.settings.policy(
                 asked.inner or Policy(retry=policy.retry, accept_truncated=policy.accept_truncated)
             ),
@@ -300,7 +309,7 @@ class Execution:
         return instrument_in_scope(self.scope, self._asked.models(model))
 
     def made(self, outcome: Outcome) -> None:
-        """Take in the result."""
+        """Store the result."""
         self._outcome = outcome
 
     def __exit__(
@@ -310,12 +319,18 @@ class Execution:
         trace: TracebackType | None,
     ) -> bool:
         asked = self._asked
-        if isinstance(error, GraphBubbleUp):  # a graph that waits for a person has not failed
+        # LangGraph's own signals are no failures: a graph that waits for a person will be resumed.
+        if isinstance(error, GraphBubbleUp):
             return False
         if error is not None:
             self._outcome = Outcome(None, ())
         self.record = self._record(error)
-        lacking = error if isinstance(error, BudgetExceeded) and asked.goes_on(error) else None
+        lacking = (
+            error if isinstance(error, BudgetExceeded) and asked.continues_without(error) else None
+        )
+        # Recorded before the wait for the next attempt, so that a crash during the wait loses
+        # nothing. A skipped call is recorded as such: a resumed run must skip it again, not count
+        # an attempt.
         asked.keep(self.record if lacking is None else skipped_record(self.record, lacking))
         if error is None:
             after_writes(partial(asked.tell, "end", self._outcome.text))
@@ -326,7 +341,7 @@ class Execution:
             self.next_in = wait_before_next(retry, self.number, error, self._clock)
         if self.next_in is None:
             if self.number > 1:
-                error.add_note(f"try {self.number}; the record has those before it as failures")
+                error.add_note(f"attempt {self.number}; the earlier ones are recorded as failures")
             asked.tell(how_ended(error) if lacking is None else "left_out", str(error))
         return self.next_in is not None
 
@@ -352,14 +367,15 @@ class Execution:
 
 
 Lead = Callable[[str, Messages, Facts], tuple[BaseMessage, ...]]
-"""Gives the messages of one call only, which are no part of the state."""
+"""Returns the messages of one call only, which are not part of the state."""
 
 
 class FunctionCall:
     """A compiled Call, which every run uses at any path.
 
-    Its whole execution is one record. Models inside of it, under its path and as `inner`, are on
-    record too; those that its context gives pass the door, and are not asked again.
+    Each execution is one record. Model calls inside it are recorded too, at its path and with the
+    kind `inner`. Models of its context are instrumented, so that a resumed run does not repeat
+    their calls.
     """
 
     def __init__(
@@ -383,7 +399,7 @@ class FunctionCall:
         self._label = call.label
 
     def invoke(self, path: str, base: Messages, facts: Facts, config: RunnableConfig) -> Messages:
-        """Return what the call makes: its messages, and its captured result."""
+        """Return the messages and the captured result of the call."""
         asked = self._prepared(path, base, facts, config)
         record = self._known(asked)
         if record is None:
@@ -399,7 +415,7 @@ class FunctionCall:
     async def ainvoke(
         self, path: str, base: Messages, facts: Facts, config: RunnableConfig
     ) -> Messages:
-        """Return what the call makes: its messages, and its captured result."""
+        """Return the messages and the captured result of the call."""
         asked = self._prepared(path, base, facts, config)
         record = await call_and_flush(self._known, asked)
         if record is None:
@@ -433,10 +449,12 @@ class FunctionCall:
         about = {"path": path, "run": facts.run, "host": facts.host, "inside": True}
         metadata = {**config.get("metadata", {}), METADATA: about}
         config = traced(config, key.full_path)
-        if not isinstance(self._call.target, Runnable):  # what it calls would inherit the name
+        if not isinstance(self._call.target, Runnable):
+            # The Runnables that a function calls would inherit the name in traces.
             config.pop("run_name")
         config = {**within(config, facts.host, path), "metadata": metadata}
-        if not recorders and self._spending.limited:  # who hears of models that pass no door
+        if not recorders and self._spending.limited:
+            # A callback must charge calls of models that are not instrumented.
             config = with_recorder(config, Recorder())
         return Prepared(
             call=self._call,
@@ -446,24 +464,24 @@ class FunctionCall:
             request=request,
             config=config,
             recorders=recorders,
-            purse=self._spending.purse(facts, recorders),
+            budget=self._spending.source_for(facts, recorders),
             view=self._view,
             models=lambda model: self._chosen(model, config),
             settings=self._settings,
             inner=self._inner,
             lead=() if self._lead is None else self._lead(path, base, facts),
-            goes_on=lambda error: self._spending.goes_on(error, facts.within),
+            continues_without=lambda error: self._spending.continues_without(error, facts.within),
         )
 
     def _chosen(self, model: Any, config: RunnableConfig) -> Any:
-        """Return the model that a function asks for; of a configurable one what the config says."""
+        """Return the model that a function requests; the config chooses a configurable one."""
         found = self._models(model)
         if not is_dynamic(found):
             return found
         return self._settings.on(configured(found, config), declared=model is not None)
 
     def _filled(self, args: Mapping[str, Any], context: CallContext) -> dict[str, Any]:
-        """Return the arguments with what their templates read."""
+        """Return the arguments with their templates filled in."""
         filled: dict[str, Any] = {}
         for name, value in args.items():
             if not isinstance(value, Template):
@@ -491,12 +509,13 @@ class FunctionCall:
         elif declared is not None and not isinstance(self._call.target, Runnable | CallTarget):
             given = {name: context.read(name) for name in declared.keys}
         else:
+            # Without declared reads, the function can read everything that it sees.
             seen = keyed[0].digests.state(base.messages, base.outputs)
             given = [seen, dict(facts.inputs)]
         return call_digest(self._label, self._call.version, given)
 
     def _known(self, asked: Prepared) -> CallRecord | None:
-        """Return the record that stands in for the call, written to those journals that lack it."""
+        """Return the record that replaces the call, and write it to the journals that lack it."""
         question = AnswerRequest(
             path=asked.key.full_path,
             request=asked.request,
@@ -530,6 +549,8 @@ class FunctionCall:
         if _is_async_only(target):
             with set_config_context(asked.config) as context:
                 work = self._arun(asked, execution, base)
+                # The work may leave calls in progress on the shared event loop. They belong to this
+                # execution, so its record has to wait for them.
                 return context.run(run_sync, _ended(work, execution.scope))
         if isinstance(target, BaseTool):
             return _result_of(target, target.invoke(_tool_input(target, asked), asked.config))
@@ -552,7 +573,10 @@ class FunctionCall:
         with set_config_context(asked.config) as context:
             applied = partial(self._applied, target, asked, execution.context)
             if inspect.iscoroutinefunction(target):
+                # LangChain reads the ambient config from the context of the running task.
                 return await loop.create_task(applied(), context=context)
+            # A sync function may block. The context goes with it, so that its models find their
+            # scope.
             result = await loop.run_in_executor(None, context.run, applied)
             if not inspect.isawaitable(result):
                 return result
@@ -575,14 +599,14 @@ class FunctionCall:
 
 
 def _is_async_only(target: Any) -> bool:
-    """Return whether a tool or lambda has an async function alone, as tools of MCP servers do."""
+    """Return whether a tool or lambda has only an async function, as tools of MCP servers do."""
     if isinstance(target, BaseTool):
         return getattr(target, "func", target) is None and hasattr(target, "coroutine")
     return isinstance(target, RunnableLambda) and not hasattr(target, "func")
 
 
 def _tool_input(tool: BaseTool, asked: Prepared) -> Any:
-    """Return the arguments of a tool; as a tool call where its result says whether it failed."""
+    """Return the arguments of a tool, as a tool call if its result can report a failure."""
     args = _copied(dict(asked.args or {}))
     if tool.response_format != "content_and_artifact":
         return args
@@ -590,7 +614,7 @@ def _tool_input(tool: BaseTool, asked: Prepared) -> Any:
 
 
 def _result_of(tool: BaseTool, result: Any) -> Any:
-    """Return a tool's result, text where it is blocks of text. Raises StepError for a failure."""
+    """Return a tool's result, with blocks of text as a string. Raises StepError for a failure."""
     if not isinstance(result, ToolMessage):
         is_content = isinstance(result, list) and all(map(_is_block, result)) and bool(result)
         return tool_content(result) if is_content else result
@@ -605,7 +629,7 @@ def _is_block(one: Any) -> bool:
 
 
 def _copied(value: Any) -> Any:
-    """Return lists and mappings again, so that nobody can change the tree or what is on record."""
+    """Return copies of lists and mappings, so that no function changes the tree or the records."""
     if type(value) is list:
         return [_copied(item) for item in value]
     if type(value) is dict:
@@ -614,7 +638,7 @@ def _copied(value: Any) -> Any:
 
 
 async def _ended(work: Awaitable[Any], scope: Scope) -> Any:
-    """Wait for work, and for calls it left in flight, which are part of this execution."""
+    """Wait for work, and for calls that it left in progress: they are part of the execution."""
     try:
         return await work
     finally:

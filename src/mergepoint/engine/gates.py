@@ -1,4 +1,4 @@
-"""Deciding: where a gate's answer comes from, and that it is written down before it is used."""
+"""Decisions at gates: their sources, and their records, which are written before use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mergepoint.tree.nodes import Gate
 from mergepoint.tree.prompts import copied, copied_message
 
 GATES = "mergepoint_gates"
-"""In a config's `configurable`: "raise" lets an open gate raise GateOpen, and not interrupt."""
+"""A key in a config's `configurable`: with "raise", an open gate raises GateOpen."""
 
 
 def decide(
@@ -38,32 +38,36 @@ def decide(
     *,
     interrupts: bool = False,
 ) -> Decision:
-    """Return the decision at a gate: one on record, the gate's own function's, or the answerer's.
+    """Return the decision at a gate: the recorded one, or that of the first answerer.
 
-    The gate's function leaves it to the answerer by None, or to nobody by GateOpen. Where nobody
-    answers, or the answerer raises GateOpen, it raises GateOpen, or with `interrupts` stops the
-    graph it runs in.
+    The gate's function is asked first, then the run's answerer. A function that returns None
+    passes the question on to the answerer; one that raises GateOpen leaves the gate open.
 
-    Raises StepError for an answer that does not fit.
+    With `interrupts`, an open gate stops the graph instead of raising.
+
+    Raises:
+        GateOpen: The question has no answer yet.
+        StepError: An answer is invalid.
     """
     asked = GateRequest(question, facts, config)
-    if (known := asked.on_record()) is not None:
+    if (known := asked.recorded_decision()) is not None:
         return known
     asked.check()
     for answerer in asked.answerers(gate):
         try:
-            given = answerer(asked.shown())
+            given = answerer(asked.copied_question())
         except GateOpen:
             break
         if inspect.isawaitable(given):
+            # Close it, or Python warns about a coroutine that was never awaited.
             if inspect.iscoroutine(given):
                 given.close()
             raise StepError(
                 "the answerer is async; run the tree on an event loop, or answer at once"
             )
         if given is not None or answerer is not gate.decide:
-            return asked.written(given)
-    return asked.interrupted() if interrupts else asked.refused()
+            return asked.record_answer(given)
+    return asked.interrupt() if interrupts else asked.raise_open()
 
 
 async def adecide(
@@ -76,17 +80,17 @@ async def adecide(
 ) -> Decision:
     """Return the decision like `decide`, on an event loop; a sync answerer runs in a thread."""
     asked = GateRequest(question, facts, config)
-    if (known := await call_and_flush(asked.on_record)) is not None:
+    if (known := await call_and_flush(asked.recorded_decision)) is not None:
         return known
     asked.check()
     for answerer in asked.answerers(gate):
         try:
-            given = await _answered(answerer, asked.shown())
+            given = await _answered(answerer, asked.copied_question())
         except GateOpen:
             break
         if given is not None or answerer is not gate.decide:
-            return await call_and_flush(asked.written, given)
-    return await call_and_flush(asked.interrupted if interrupts else asked.refused)
+            return await call_and_flush(asked.record_answer, given)
+    return await call_and_flush(asked.interrupt if interrupts else asked.raise_open)
 
 
 async def _answered(answerer: Answerer, question: Question) -> Any:
@@ -103,14 +107,15 @@ class GateRequest:
         self._recorders: Sequence[Recorder] = recorders_of(config)
         self._raises = config.get("configurable", {}).get(GATES) == "raise"
         digests = self._recorders[0].digests if self._recorders else Digests()
+        # A decision is about exactly this result: with another fingerprint, the gate asks again.
         key = digests.state(question.kept.messages, question.kept.outputs)
         self._key = CallKey(facts.run, facts.host, question.path)
         self.question = replace(question, key=key, run=facts.run)
         self._started = now()
         self._open = False
 
-    def on_record(self) -> Decision | None:
-        """Return the decision that stands on record, written to those journals that lack it."""
+    def recorded_decision(self) -> Decision | None:
+        """Return the recorded decision, and write it to the journals that lack it."""
         question = self.question
         path, key, text = self._key.full_path, question.key, question.text
         asked = AnswerRequest(path, key, text, model="", params={}, context=0, kind="gate")
@@ -126,37 +131,38 @@ class GateRequest:
             for other in self._recorders:
                 if other is not recorder or not recorder.answers.owns(found):
                     append_record(other.journal, record)
-            self._settled(decision)
+            self._report_end(decision)
             return decision
         return None
 
-    def _check_given(self, on_record: Decision, *, taken_over: bool) -> None:
-        """Refuse an answer that was given for this gate and is not the one on record."""
+    def _check_given(self, recorded_decision: Decision, *, taken_over: bool) -> None:
+        """Raise StepError if an answer passed for this gate differs from the recorded one."""
         for recorder in self._recorders:
             answerer: object = recorder.answerer
-            if not isinstance(answerer, GivenAnswers):
+            if not isinstance(answerer, PresetAnswers):
                 continue
             given = answerer.given_for(self.question.path)
             if given is None:
                 continue
             decision = Decision.of(self.question.reply(given))
             path = self.question.path
-            if problem := ignored_answer(path, decision, on_record, taken_over=taken_over):
+            if problem := ignored_answer(path, decision, recorded_decision, taken_over=taken_over):
                 raise StepError(problem)
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt in a run that was told to stop: nobody is asked any more."""
+        """Raise KeyboardInterrupt in a run that must stop, before anyone is asked."""
         if (halt := STOP_SIGNAL.get()) is not None:
             halt.check()
 
-    def opened(self) -> None:
-        """Report that the gate asks somebody."""
+    def report_start(self) -> None:
+        """Report once that the gate asks a question."""
         if not self._open:
             self._open = True
             self._tell("start")
 
-    def _settled(self, decision: Decision) -> None:
-        self.opened()
+    def _report_end(self, decision: Decision) -> None:
+        self.report_start()
+        # Listeners are notified when the record is written, which on an event loop is later.
         after_writes(partial(self._tell, "end", decision.decision))
 
     def _tell(self, kind: Literal["start", "end"], text: str = "") -> None:
@@ -168,22 +174,22 @@ class GateRequest:
         run = next((one.answerer for one in self._recorders if one.answerer is not None), None)
         for answerer in (gate.decide, run):
             if answerer is not None:
-                self.opened()
+                self.report_start()
                 yield answerer
 
-    def shown(self) -> Question:
-        """Return the question on copies, so that who answers cannot change what is held back."""
+    def copied_question(self) -> Question:
+        """Return the question with copies, so that an answerer cannot change the waiting result."""
         kept = self.question.kept
         copies = [copied_message(message) for message in kept.messages]
         return replace(self.question, kept=State.of(copies, copied(dict(kept.outputs))))
 
-    def refused(self) -> Decision:
-        """Raise GateOpen: nobody is there who could answer."""
-        self._ask_on_record()
+    def raise_open(self) -> Decision:
+        """Record the question and raise GateOpen."""
+        self._record_question()
         raise GateOpen([self.question])
 
-    def _ask_on_record(self) -> None:
-        """Write the question into those journals in which it does not stand open already."""
+    def _record_question(self) -> None:
+        """Write the question to the journals in which it is not open already."""
         question = self.question
         record = CallRecord(
             key=self._key,
@@ -200,11 +206,12 @@ class GateRequest:
             if (record.key, record.request) not in [(one.key, one.request) for one in known]:
                 append_record(recorder.journal, record)
 
-    def written(self, given: Any) -> Decision:
-        """Return the decision in an answer, once it is on record.
+    def record_answer(self, given: Any) -> Decision:
+        """Return the decision in an answer, after recording it.
 
-        Raises StepError for an answer that does not fit the question.
+        Raises StepError for an answer that is invalid for the question.
         """
+        # The decision is recorded before it is used: a crash after that does not ask again.
         decision = fitting(self.question, given)
         record = CallRecord(
             key=self._key,
@@ -217,45 +224,48 @@ class GateRequest:
         )
         for recorder in self._recorders:
             append_record(recorder.journal, record)
-        self._settled(decision)
+        self._report_end(decision)
         return decision
 
-    def interrupted(self) -> Decision:
-        """Stop the graph until a person answers by `Command(resume=...)`.
+    def interrupt(self) -> Decision:
+        """Stop the graph until a person answers with `Command(resume=...)`.
 
-        An answer that does not fit is asked for again, with the reason.
+        After an invalid answer, it stops again, with the reason.
         """
         if self._raises:
-            return self.refused()
-        self._ask_on_record()
+            return self.raise_open()
+        self._record_question()
         plain = self.question.to_interrupt()
         while True:
+            # LangGraph runs the node again from its start, and returns earlier answers to
+            # `interrupt` by their order. So this loop reads refused answers again, up to the new
+            # one.
             given = interrupt(plain, response_schema=dict(RESPONSE_SCHEMA))
             try:
-                return self.written(given)
+                return self.record_answer(given)
             except StepError as error:
                 plain = {**plain, "problem": str(error)}
 
 
 def fitting(question: Question, given: Any) -> Decision:
-    """Return the decision in an answer. Raises StepError for one that does not fit the question."""
+    """Return the decision in an answer. Raises StepError if it is invalid for the question."""
     decision = Decision.of(question.reply(given))
     question.settled(decision)
     return decision
 
 
 @runtime_checkable
-class GivenAnswers(Protocol):
-    """An answerer with decisions that were made before the run."""
+class PresetAnswers(Protocol):
+    """An answerer with decisions that were passed before the run."""
 
     def given_for(self, path: str) -> Any:
-        """Return the answer that was given for the gate at a path and no other, or None."""
+        """Return the answer passed for exactly the gate at a path, or None."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class AnswersByPath:
-    """Return an answerer with decisions by path, which raises GateOpen at any other gate."""
+    """An answerer with decisions by path, which raises GateOpen at any other gate."""
 
     answers: Mapping[str, Any]
 
@@ -266,10 +276,10 @@ class AnswersByPath:
         return self.answers[question.path]
 
     def given_for(self, path: str) -> Any:
-        """Return the answer that was given for a gate, or None."""
+        """Return the answer passed for a gate, or None."""
         return self.answers.get(path)
 
 
 def by_path(answers: Mapping[str, Any]) -> AnswersByPath:
-    """Return the answerer that knows its answers by path."""
+    """Return an answerer with decisions by path."""
     return AnswersByPath(answers)

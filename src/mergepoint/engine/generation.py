@@ -21,8 +21,8 @@ from mergepoint.engine.journaling import (
     EXCLUSIVE,
     Origin,
     RunInputs,
-    end_journal,
-    hold_journal,
+    attach_journal,
+    detach_journal,
     named_run,
 )
 from mergepoint.engine.result import Result, TreeOptions
@@ -55,28 +55,27 @@ _OF_RUNNERS = (
 def run_generation(tree: Node, **options: Unpack[TreeOptions]) -> Result:
     """Run a tree and write `<runs>/<run_id>/` with journal.jsonl and transcript.json.
 
-    This is `mergepoint.run` for a tree, in the folder "runs" unless `runs` says otherwise. The
-    journal grows with every call. The transcript is written at the end of every run, also of one
-    that fails.
+    This is `mergepoint.run` for a tree, with `runs="runs"` as the default. The journal grows with
+    every call. The transcript is written at the end of every run, including a failed one.
 
     Args:
         tree: A node, such as a Block.
-        options: Options of `mergepoint.run` that trees have. In addition, `ctx` is a RunContext
-            of your own, which brings the run's id, seed, meta and config; its `inputs` and
-            `messages` give way to those in the options. `runner` is a ChatRunner of your own,
-            which compiles each tree once for many runs; it stands for the options of the model,
-            `form`, `view`, `budget` and `prices`.
+        options: The options of `mergepoint.run` for trees. In addition, `ctx` is your own
+            RunContext, which sets the run's id, seed, meta and config; `inputs` and `messages` of
+            the options override its own. `runner` is your own ChatRunner, which compiles each tree
+            once for many runs; it replaces the options of the model, `form`, `view`, `budget` and
+            `prices`.
 
     Returns:
         The result of the run.
 
     Raises:
-        StepError: An option doesn't fit, or a step failed; `ctx.error` says which.
+        StepError: An option is invalid, or a step failed; `ctx.error` names it.
         TreeError: The tree is invalid or differs from the one to resume, or a model has no price
             under a budget in USD.
         GateOpen: A gate waits for a decision. Resume the run with an `answerer`.
         BudgetExceeded: A call would have exceeded the budget.
-        ReplayMiss: A replayed run asks for a call that isn't on record.
+        ReplayMiss: A replayed run makes a call that isn't recorded.
         JournalError: A journal can't be read, or another process writes it.
     """
     options.setdefault("runs", "runs")
@@ -91,26 +90,26 @@ async def arun_generation(tree: Node, **options: Unpack[TreeOptions]) -> Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeRun:
-    """One run of a tree that is about to begin; `store` is None where it is kept in memory."""
+    """One run of a tree that is about to begin; `store` is None for a run in memory."""
 
     tree: Node
     runner: ChatRunner
     ctx: RunContext
     store: Store | None
     origin: Origin
-    again: _Again
+    again: _ResumeOptions
     config: RunnableConfig | None
 
     @classmethod
     def of(cls, tree: Node, options: TreeOptions) -> Self:
-        """Check the options of a run. Raises what `run_generation` raises for them."""
+        """Check the options of a run. Raises the errors of `run_generation` for them."""
         given: dict[str, Any] = dict(options)
         origin = Origin(given.pop("reuse", None), given.pop("replay", None))
         settings = {name: given.pop(name) for name in _OF_RUNNERS if name in given}
         runner = _checked(given.pop("runner", None)) or ChatRunner(
             settings.pop("model", None), **settings
         )
-        again = _Again(
+        again = _ResumeOptions(
             run=given.pop("resume", None),
             inputs=given.pop("inputs", None),
             messages=given.pop("messages", ()),
@@ -132,47 +131,47 @@ class TreeRun:
 
     def run(self) -> Result:
         """Run the tree in this thread."""
-        home = self._begin()
+        storage = self._begin()
         try:
             self.runner.run(self.ctx, self.tree, config=self.config)
         finally:
-            self._finish(home)
-        return self._result(home)
+            self._finish(storage)
+        return self._result(storage)
 
     async def arun(self) -> Result:
         """Run the tree on an event loop."""
-        home = await run_off_loop(self._begin)
+        storage = await run_off_loop(self._begin)
         try:
             await self.runner.arun(self.ctx, self.tree, config=self.config)
         finally:
-            await run_off_loop(self._finish, home)
-        return self._result(home)
+            await run_off_loop(self._finish, storage)
+        return self._result(storage)
 
     def stream(self) -> Iterator[Event]:
-        """Yield the events of the run, and at last its result."""
-        home = self._begin()
+        """Yield the events of the run, then its result."""
+        storage = self._begin()
         try:
             events = self.runner.events(self.ctx, self.tree, config=self.config)
             with closing(events):  # type: ignore[type-var]
                 yield from events
         finally:
-            self._finish(home)
-        yield self._last(home)
+            self._finish(storage)
+        yield self._last(storage)
 
     async def astream(self) -> AsyncGenerator[Event, None]:
-        """Yield the events of the run, and at last its result, on an event loop."""
-        home = await run_off_loop(self._begin)
+        """Yield the events of the run, then its result, on an event loop."""
+        storage = await run_off_loop(self._begin)
         try:
             events = self.runner.aevents(self.ctx, self.tree, config=self.config)
             async with aclosing(events):  # type: ignore[type-var]
                 async for event in events:
                     yield event
         finally:
-            await run_off_loop(self._finish, home)
-        yield self._last(home)
+            await run_off_loop(self._finish, storage)
+        yield self._last(storage)
 
-    def _begin(self) -> _Home | None:
-        """Open the journal of the run, and let the context know what is on record."""
+    def _begin(self) -> _RunStorage | None:
+        """Open the journal of the run, and set its recorded answers on the context."""
         path = root_path(as_tree(self.tree))
         check_stack(self.tree, path)
         if self.again.run is not None:
@@ -196,64 +195,65 @@ class TreeRun:
             )
             journal = self.runner.journaling(store, self.tree).begin(given)
         except MergepointError as error:
+            # A run that was refused before its first call has a transcript too, with the error.
             ctx.begin(self.tree)
             ctx.fail(error)
             if folder is not None and not store.has(run_id):  # that would be another run's
                 write_transcript(ctx.transcript(), folder / TRANSCRIPT, redact=store.redact)
             raise
-        hold_journal(ctx, journal, answers)
-        return _Home(journal, store, folder)
+        attach_journal(ctx, journal, answers)
+        return _RunStorage(journal, store, folder)
 
-    def _resumed(self, path: str, run: Path | str) -> _Home:
+    def _resumed(self, path: str, run: Path | str) -> _RunStorage:
         if self.origin:
             raise StepError(EXCLUSIVE)
         store, run_id = named_run(self.store, run)
         ctx, again = self.ctx, self.again
-        given = given_again(store.read(run_id)[0], again.inputs, again.messages)
-        journal = self.runner.journaling(store, self.tree).go_on(run_id, given)
+        given = inputs_passed_again(store.read(run_id)[0], again.inputs, again.messages)
+        journal = self.runner.journaling(store, self.tree).resume(run_id, given)
         header = given or journal.header
         declared = {known.name for known in inputs_of(self.tree)}
         ctx.run_id = header.run_id
         ctx.inputs = {name: value for name, value in header.inputs.items() if name in declared}
         ctx.outputs = {name: value for name, value in header.inputs.items() if name not in declared}
         ctx.messages = list(header.messages)
-        hold_journal(ctx, journal, None)
+        attach_journal(ctx, journal, None)
         _check_answers(journal, again.answerer)
-        return _Home(journal, store, store.folder_of(run_id))
+        return _RunStorage(journal, store, store.folder_of(run_id))
 
-    def _finish(self, home: _Home | None) -> None:
-        """Write the transcript and let go of the run; the context keeps its records in memory."""
-        if home is None:
+    def _finish(self, storage: _RunStorage | None) -> None:
+        """Write the transcript and close the journal; the context keeps the records in memory."""
+        if storage is None:
             if self.origin:
                 self.ctx.recorder.answers = None
             return
         try:
-            if home.folder is not None:
-                transcript = home.folder / TRANSCRIPT
-                write_transcript(self.ctx.transcript(), transcript, redact=home.store.redact)
+            if storage.folder is not None:
+                transcript = storage.folder / TRANSCRIPT
+                write_transcript(self.ctx.transcript(), transcript, redact=storage.store.redact)
         finally:
-            end_journal(self.ctx, home.journal)
+            detach_journal(self.ctx, storage.journal)
 
-    def _result(self, home: _Home | None) -> Result:
+    def _result(self, storage: _RunStorage | None) -> Result:
         transcript = self.ctx.transcript()
         return Result(
             text=transcript.text,
             run_id=transcript.run_id,
-            path_of_run=None if home is None else home.folder,
+            path_of_run=None if storage is None else storage.folder,
             usage=usage_of(transcript.everything),
             load_transcript=lambda: transcript,
             messages=tuple(self.ctx.messages),
             outputs=dict(self.ctx.outputs),
         )
 
-    def _last(self, home: _Home | None) -> Event:
-        result = self._result(home)
+    def _last(self, storage: _RunStorage | None) -> Event:
+        result = self._result(storage)
         return Event("result", root_path(self.tree), text=result.text, value=result)
 
 
 @dataclass(frozen=True, slots=True)
-class _Home:
-    """Where a run is written: its journal, and the folder of its other files."""
+class _RunStorage:
+    """The storage of a run: its journal, and the folder of its other files."""
 
     journal: RunJournal
     store: Store
@@ -261,8 +261,8 @@ class _Home:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Again:
-    """A run to resume (None for a new one), and what is given beside it."""
+class _ResumeOptions:
+    """A run to resume (None for a new one), and the input that is passed with it."""
 
     run: Path | str | None
     inputs: Mapping[str, Any] | None
@@ -272,12 +272,12 @@ class _Again:
 
 def _checked(runner: ChatRunner | None) -> ChatRunner | None:
     if runner is not None and runner.journaled:
-        raise StepError("a runner for run_generation has no journal: `runs` says where it goes")
+        raise StepError("a runner for run_generation must have no journal: set `runs` instead")
     return runner
 
 
 def _context(given: dict[str, Any]) -> RunContext:
-    """Return the context of a run, which takes its options out of those that are given."""
+    """Return the context of a run, and remove its options from the others."""
     ctx: RunContext | None = given.pop("ctx", None)
     about = {
         name: value
@@ -287,12 +287,12 @@ def _context(given: dict[str, Any]) -> RunContext:
     if ctx is None:
         return RunContext(**about)
     if about:
-        raise StepError(f"`ctx` brings {' and '.join(about)} of the run: set it there")
+        raise StepError(f"`ctx` sets {' and '.join(about)} of the run: set it there")
     return ctx
 
 
-def _given(ctx: RunContext, again: _Again) -> RunContext:
-    """Return the context of a run with what was given beside it."""
+def _given(ctx: RunContext, again: _ResumeOptions) -> RunContext:
+    """Return the context of a run with the input that was passed with it."""
     if again.inputs is not None and not isinstance(again.inputs, Mapping):
         raise StepError(f"inputs is a mapping of names to values, not {again.inputs!r}")
     if again.inputs is not None:
@@ -305,14 +305,14 @@ def _given(ctx: RunContext, again: _Again) -> RunContext:
     return ctx
 
 
-def given_again(
+def inputs_passed_again(
     header: RunHeader,
     inputs: Mapping[str, Any] | None,
     messages: Sequence[BaseMessage],
 ) -> RunInputs | None:
-    """Return what a resumed run is given again in the place of what is masked on record.
+    """Return the inputs of a resumed run whose masked ones are passed again, None without any.
 
-    None where it is given nothing. Raises StepError for what is on record as it was.
+    Raises StepError for an input that is recorded without masking, and for a missing one.
     """
     if inputs is None and not messages:
         return None
@@ -320,11 +320,13 @@ def given_again(
     extra = [name for name, is_given in named.items() if is_given and name not in header.masked]
     if extra:
         raise StepError(
-            f"a resumed run has its {' and '.join(extra)} already; leave them out (what is masked "
-            f"on record and has to be given again: {', '.join(header.masked) or 'nothing'})"
+            f"a resumed run has its {' and '.join(extra)} already; omit them (masked, to be passed "
+            f"again: {', '.join(header.masked) or 'nothing'})"
         )
     if missing := [name for name in header.masked if not named[name]]:
-        raise StepError(f"give the {' and '.join(missing)} again too: they are masked on record")
+        raise StepError(
+            f"pass the {' and '.join(missing)} again too: they are masked in the journal"
+        )
     return RunInputs(
         run_id=header.run_id,
         created_at=header.created_at,
@@ -335,7 +337,7 @@ def given_again(
 
 
 def _check_answers(journal: RunJournal, answerer: Answerer | Mapping[str, Any] | None) -> None:
-    """Refuse answers by path that are not those on record. Raises StepError."""
+    """Raise StepError for answers by path that differ from the recorded ones."""
     if isinstance(answerer, Mapping):
         try:
             check_answers(journal.records, answerer)

@@ -44,8 +44,8 @@ from mergepoint.engine.facts import (
 )
 from mergepoint.engine.gates import adecide, decide
 from mergepoint.engine.interpreter import SIBLINGS, Live, Siblings, first_failure
-from mergepoint.engine.journaling import OpenedRun, Rooted
-from mergepoint.engine.step_call import lending
+from mergepoint.engine.journaling import OpenedRun, RunStarter
+from mergepoint.engine.step_call import reusing_copies
 from mergepoint.journal.writer import run_off_loop
 from mergepoint.models.identity import ChatModel
 from mergepoint.tree.decision import Decision, Question
@@ -83,7 +83,7 @@ class ParentRef:
         return keeps(facts.path(self.place), error)
 
 
-class Child:
+class ChildNode:
     """A child of a container. Its result merges directly, or at the exit of a parallel block.
 
     If the budget of the container is not enough and says "keep", the child is skipped, and later
@@ -119,14 +119,14 @@ class Child:
         if input.get("stopped") or input.get("rejected"):
             return {}
         if siblings is not None and not siblings.may_start:
-            return self._held(None)
+            return self._parallel_result(None)
         try:
             kept = delta(self.kept(input, config or {}))
         except GraphBubbleUp:
             raise
         except Exception as error:  # noqa: BLE001  (a value until the exit)
             return self._without(error, input, config or {}, siblings)
-        return kept if siblings is None else self._held(kept)
+        return kept if siblings is None else self._parallel_result(kept)
 
     async def ainvoke(
         self,
@@ -140,34 +140,37 @@ class Child:
         if input.get("stopped") or input.get("rejected"):
             return {}
         if siblings is not None and not siblings.may_start:
-            return self._held(None)
+            return self._parallel_result(None)
         try:
             kept = delta(await self.akept(input, config or {}))
         except GraphBubbleUp:
             raise
         except Exception as error:  # noqa: BLE001  (a value until the exit)
             return self._without(error, input, config or {}, siblings)
-        return kept if siblings is None else self._held(kept)
+        return kept if siblings is None else self._parallel_result(kept)
 
     def _without(
         self, error: Exception, state: Channels, config: RunnableConfig, siblings: Siblings | None
     ) -> Channels:
-        """Return the writes of a child that failed; alone it raises, side by side the exit does."""
+        """Return the writes of a failed child; raise its error if it has no parallel siblings."""
+        # A rejection that ends the run is no failure: the container merges the result so far.
         if isinstance(error, RunStopped) and self.around is not None:
             left = {**delta(error.kept), "rejected": True}
-            return left if siblings is None else self._held(left)
-        if self.around is not None and self.around.keeps(error, Facts.off_wire(state["facts"])):
-            return {"stopped": True} if siblings is None else self._held({})
+            return left if siblings is None else self._parallel_result(left)
+        if self.around is not None and self.around.keeps(error, Facts.from_plain(state["facts"])):
+            return {"stopped": True} if siblings is None else self._parallel_result({})
         if siblings is None:
             raise error
+        # LangGraph ends a superstep at the first error and drops unfinished writes of the other
+        # children. So a failure is a value until the exit of the block.
         siblings.failures[self.around.position] = error
-        return self._held(self.failed(config))
+        return self._parallel_result(self.failed(config))
 
-    def _held(self, result: Channels | None) -> Channels:
+    def _parallel_result(self, result: Channels | None) -> Channels:
         return {"results": {str(self.around.position): result}}
 
 
-class LeafNode(Child, Runnable[Channels, Channels]):
+class LeafNode(ChildNode, Runnable[Channels, Channels]):
     """A step or Call as a node, which merges its result at its own exit."""
 
     def __init__(
@@ -181,7 +184,7 @@ class LeafNode(Child, Runnable[Channels, Channels]):
 
     def kept(self, state: Channels, config: RunnableConfig) -> Messages:
         """Return the merged result of the node."""
-        facts = Facts.off_wire(state["facts"])
+        facts = Facts.from_plain(state["facts"])
         path = facts.path(self.place)
         # Without `located`, which takes two calls more for each step.
         try:
@@ -194,7 +197,7 @@ class LeafNode(Child, Runnable[Channels, Channels]):
 
     async def akept(self, state: Channels, config: RunnableConfig) -> Messages:
         """Return the merged result of the node."""
-        facts = Facts.off_wire(state["facts"])
+        facts = Facts.from_plain(state["facts"])
         path = facts.path(self.place)
         try:
             made = await self._call.ainvoke(path, view_in(state), facts, config)
@@ -205,7 +208,7 @@ class LeafNode(Child, Runnable[Channels, Channels]):
             raise
 
 
-class Fused(Child, Runnable[Channels, Any]):
+class FusedNode(ChildNode, Runnable[Channels, Any]):
     """A tree without gates in one node, which the interpreter runs."""
 
     def __init__(
@@ -226,17 +229,17 @@ class Fused(Child, Runnable[Channels, Any]):
         return await self._fold(state, config, sync=False)
 
     async def _fold(self, state: Channels, config: RunnableConfig, *, sync: bool) -> Messages:
-        facts = Facts.off_wire(state["facts"])
+        facts = Facts.from_plain(state["facts"])
         engine = Live(self._calls, facts, config, sync=sync)
         path = facts.path(self.place)
         return await evaluate(self.node, path, view_in(state), onto=State(), engine=engine)
 
 
 class Showing(RunnableLambda[Channels, Channels]):
-    """A node that runs a graph itself, and shows it to LangGraph as a lambda's dependency.
+    """A node that runs a graph itself, and exposes it to LangGraph as a lambda's dependency.
 
-    By `deps` LangGraph finds the subgraph, for drawings, states and streams. (A RunnableSequence
-    would be taken apart; a callable that holds the graph would hide it.)
+    LangGraph finds the subgraph by `deps`, for drawings, states and streams. It would take a
+    RunnableSequence apart, and not see the graph inside a plain callable.
     """
 
     def __init__(self, graph: Any, name: str) -> None:
@@ -248,14 +251,15 @@ class Showing(RunnableLambda[Channels, Channels]):
         """Return the graph."""
         return [self.graph]
 
-    # A lambda streams what its function gives; this one runs by `invoke` in every case.
+    # A RunnableLambda streams the result of its function, which is only a placeholder here. So
+    # every way of streaming must go through `invoke`.
     stream = Runnable.stream
     astream = Runnable.astream
     transform = Runnable.transform
     atransform = Runnable.atransform
 
 
-class Enter(Child, Showing):
+class ContainerEntry(ChildNode, Showing):
     """The entry of a container: the parent's view becomes the base of its subgraph."""
 
     def __init__(
@@ -272,9 +276,12 @@ class Enter(Child, Showing):
         state = self._entered(state)
         with located(self.node, self._path(state)), self._siblings(config):
             written = None
+            # `stream` in the mode "values" instead of `invoke`, which also streams updates to
+            # collect interrupts. A nested graph raises its interrupts itself; this saves 2 to 5 %
+            # of a step.
             for values in self.graph.stream(*self._start(state, config), stream_mode=VALUES):
                 written = values
-            return _left_by(written)
+            return _result_of_subgraph(written)
 
     async def akept(self, state: Channels, config: RunnableConfig) -> Messages:
         """Return the merged result of the block."""
@@ -283,27 +290,25 @@ class Enter(Child, Showing):
             written = None
             async for values in self.graph.astream(*self._start(state, config), stream_mode=VALUES):
                 written = values
-            return _left_by(written)
+            return _result_of_subgraph(written)
 
     def _entered(self, state: Channels) -> Channels:
         """Return the state with the facts that hold inside."""
         return state
 
     def _path(self, state: Channels) -> str:
-        return Facts.off_wire(state["facts"]).path(self.place)
+        return Facts.from_plain(state["facts"]).path(self.place)
 
     def failed(self, config: RunnableConfig) -> Channels | None:
-        """Return the namespace under which a checkpointer keeps what the block had done."""
+        """Return the namespace in which a checkpointer stores the finished calls of the block."""
         return {FAILED_AT: config.get("configurable", {}).get("checkpoint_ns", "")}
 
     def _start(self, state: Channels, config: RunnableConfig) -> tuple[Any, RunnableConfig]:
-        """Return input and config; for a block that failed beside others, those that resume it.
-
-        The exit sends a resumed graph to the failed children by new tasks. With the namespace of
-        a new task the block would start over, and pay again for the calls it had made.
-        """
+        """Return the input and config, which resume a block that failed next to its siblings."""
+        # The exit sends a resumed graph to the failed children by new tasks. In the namespace of a
+        # new task, the block would start from its beginning and repeat its paid calls.
         left = self._left(state)
-        config = self._roomy(config)
+        config = self._with_recursion_limit(config)
         if FAILED_AT not in left:
             return base_for(state), config
         options = {**config.get("configurable", {}), "checkpoint_ns": left[FAILED_AT]}
@@ -326,15 +331,17 @@ class Enter(Child, Showing):
         finally:
             SIBLINGS.reset(token)
 
-    def _roomy(self, config: RunnableConfig) -> RunnableConfig:
+    def _with_recursion_limit(self, config: RunnableConfig) -> RunnableConfig:
         """Return the config with room for every child; the engine's limit guards against cycles."""
-        needed = turns_of(self.node) + 5
+        # A container takes a superstep per child or iteration, and LangGraph's limit does not grow
+        # with them. It guards against endless cycles, which a tree cannot have.
+        needed = supersteps_of(self.node) + 5
         if config.get("recursion_limit", needed) >= needed:
             return config
         return {**config, "recursion_limit": needed}
 
 
-class EnterIteration(Enter):
+class IterationEntry(ContainerEntry):
     """The entry of an iteration, which adds its number to the facts."""
 
     def _entered(self, state: Channels) -> Channels:
@@ -342,14 +349,14 @@ class EnterIteration(Enter):
         return {**state, "facts": {**facts, "rounds": [*facts["rounds"], state.get("round") or 1]}}
 
 
-def turns_of(node: Block | Gate | Loop) -> int:
+def supersteps_of(node: Block | Gate | Loop) -> int:
     """Return how many supersteps the subgraph of a node may take."""
     if isinstance(node, Loop):
         return 2 * node.max_iterations + node.may_skip
     return len(node.nodes) if isinstance(node, Block) else 2
 
 
-Root = LeafNode | Enter | Fused
+Root = LeafNode | ContainerEntry | FusedNode
 
 
 class RootNode(Showing):
@@ -359,26 +366,27 @@ class RootNode(Showing):
         self,
         root: Root,
         needs: Sequence[Input],
-        rooted: Rooted,
+        starter: RunStarter,
         with_model: Callable[[str | ChatModel], RootNode],
     ) -> None:
-        super().__init__(root.graph if isinstance(root, Enter) else root, str(root.name))
+        super().__init__(root.graph if isinstance(root, ContainerEntry) else root, str(root.name))
         self._root = root
         self._needs = needs
         self._with_model = with_model
         self._others: OrderedDict[Any, RootNode] = OrderedDict()
-        self.rooted = rooted
+        self.starter = starter
 
     def _chosen(self, config: RunnableConfig) -> RootNode:
         """Return the root with the model that a run's context names, compiled at its first use."""
         model = _model_in(config)
         if model is None:
             return self
+        # The compiled calls keep the model alive, so that no other model can get its id.
         key = model if isinstance(model, str) else id(model)
         root = self._others.get(key)
         if root is None:
             root = self._others[key] = self._with_model(model)
-            while len(self._others) > _MODELS:
+            while len(self._others) > _MOST_MODELS:
                 self._others.popitem(last=False)
         return root
 
@@ -392,8 +400,8 @@ class RootNode(Showing):
         return self._chosen(config or {})._conversed(input, config or {})
 
     def _conversed(self, given: Channels, config: RunnableConfig) -> Channels:
-        root = self._rooted(given, config)
-        with closing(self.rooted.opened(*root)) as opened, self._run(opened, *root) as started:
+        root = self._start_of(given, config)
+        with closing(self.starter.opened(*root)) as opened, self._run(opened, *root) as started:
             try:
                 return _result(self._root.kept(*started))
             except RunStopped as stop:
@@ -413,10 +421,10 @@ class RootNode(Showing):
         return await chosen._aconversed(input, config)
 
     async def _aconversed(self, given: Channels, config: RunnableConfig) -> Channels:
-        root = self._rooted(given, config)
-        waits = self.rooted.waits
+        root = self._start_of(given, config)
+        waits = self.starter.waits
         opened = (
-            await run_off_loop(self.rooted.opened, *root) if waits else self.rooted.opened(*root)
+            await run_off_loop(self.starter.opened, *root) if waits else self.starter.opened(*root)
         )
         try:
             with self._run(opened, *root) as started:
@@ -425,13 +433,14 @@ class RootNode(Showing):
                 except RunStopped as stop:
                     return _result(stop.kept)
         finally:
+            # Also after an error or a cancellation; closing waits for the journal's writer thread.
             if waits:
                 await run_off_loop(opened.close)
 
-    def _rooted(
+    def _start_of(
         self, state: Channels, config: RunnableConfig
     ) -> tuple[Facts, list[BaseMessage], RunnableConfig]:
-        """Return facts, conversation and config with which a run starts."""
+        """Return the facts, conversation and config with which a run starts."""
         check_stack(self._root.node, self._root.place.path)
         inputs = given_inputs(self._needs, state.get("inputs"), path=self._root.place.path)
         messages = sendable_messages(state.get("messages") or [])
@@ -445,17 +454,20 @@ class RootNode(Showing):
         messages: list[BaseMessage],
         config: RunnableConfig,
     ) -> Iterator[tuple[Channels, RunnableConfig]]:
-        """Yield base and config of a run, which no other shares its path with meanwhile."""
+        """Yield the base and config of a run, which has its path to itself until it ends."""
         with (
-            self.rooted.run(opened, facts, messages, config) as (facts, config),
-            running(recorders_of(config), facts, self.rooted.path) as facts,
-            lending(),
+            # The order matters: the recorder of the journal must be in the config before the run
+            # claims its path in every recorder.
+            self.starter.run(opened, facts, messages, config) as (facts, config),
+            running(recorders_of(config), facts, self.starter.path) as facts,
+            reusing_copies(),
         ):
+            # The caller can edit its messages while the run uses them.
             base = [copied_message(message) for message in messages]
-            yield {"messages": base, "outputs": {}, "facts": facts.on_wire()}, config
+            yield {"messages": base, "outputs": {}, "facts": facts.to_plain()}, config
 
 
-_MODELS = 16  # that runs have chosen, and that are kept compiled
+_MOST_MODELS = 16  # that runs have chosen, and that are kept compiled
 
 
 def _model_in(config: RunnableConfig) -> str | ChatModel | None:
@@ -469,8 +481,8 @@ def _model_in(config: RunnableConfig) -> str | ChatModel | None:
     return model or None
 
 
-def _left_by(written: Channels | None) -> Messages:
-    """Return what a subgraph left. Raises RunStopped where a rejection in it ended the run."""
+def _result_of_subgraph(written: Channels | None) -> Messages:
+    """Return the result of a subgraph. Raises RunStopped if a rejection in it ended the run."""
     if written and written.get("rejected"):
         raise RunStopped(kept_in(written))
     return kept_in(written)
@@ -481,12 +493,10 @@ def _result(kept: Messages) -> Channels:
 
 
 def fan_out(own: Sequence[str]) -> Callable[[Channels, RunnableConfig], list[Any]]:
-    """Return the edge into parallel children.
+    """Return the edge into parallel children, which starts them in declared order."""
 
-    LangGraph starts triggered nodes in alphabetical order, and messages to nodes in the order in
-    which they are sent. The order matters only where a limit holds some of them back.
-    """
-
+    # LangGraph starts triggered nodes in alphabetical order, but messages to nodes in the order
+    # in which they are sent. The order matters only if a limit delays some of them.
     def start(state: Channels, config: RunnableConfig) -> list[Any]:
         if config.get("max_concurrency") is None:
             return list(own)
@@ -511,8 +521,8 @@ class ExitNode(Runnable[Channels, Any]):
         config: RunnableConfig | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Merge; in a parallel block first fold what the children kept, in declared order."""
-        path = Facts.off_wire(input["facts"]).path(self._place)
+        """Merge; in a parallel block, first join the results of the children in declared order."""
+        path = Facts.from_plain(input["facts"]).path(self._place)
         with located(self._block, path):
             if not self._parallel:
                 made = State.of(input.get("work") or (), input.get("captures") or {})
@@ -522,6 +532,7 @@ class ExitNode(Runnable[Channels, Any]):
             if unanswered:
                 return self._without(unanswered)
             made = State()
+            # In declared order, not in order of completion: the result must not depend on timing.
             for number in range(len(self._own)):
                 made = made + kept_in(results[str(number)])
             return self._leave(made, rejected=any(one.get("rejected") for one in results.values()))
@@ -536,9 +547,9 @@ class ExitNode(Runnable[Channels, Any]):
         return self.invoke(input, config)
 
     def _leave(self, made: Messages, *, rejected: bool) -> Channels:
-        """Return the writes: in a sequential block only what differs from what is there.
+        """Return the writes; a sequential block writes only the differences to its channels.
 
-        In a run that a rejection ends, what there is leaves the block too, and it says so.
+        If a rejection ends the run, the result so far leaves the block too, marked as rejected.
         """
         mode = mode_of(self._block, made, stopped=rejected)
         kept = merge(State(), mode, captured(self._block, made, stopped=rejected))
@@ -558,6 +569,8 @@ class ExitNode(Runnable[Channels, Any]):
         failures = siblings.failures if siblings is not None else {}
         if failures:
             raise first_failure([failures[number] for number in sorted(failures)])
+        # Failures are kept in memory only, so a resumed graph has none. It runs the children again
+        # that have no result.
         return Command(goto=[self._own[number] for number in unanswered])
 
 
@@ -565,7 +578,9 @@ def _unanswered(result: Channels | None) -> bool:
     return result is None or FAILED_AT in result
 
 
-class Decide(Runnable[Channels, Channels]):
+# A separate node, because LangGraph runs a node again from its start after an interrupt. This one
+# has only the question, so that running it again repeats no call.
+class DecisionNode(Runnable[Channels, Channels]):
     """The decision of a person between the work of a gate's node and the gate's exit."""
 
     def __init__(self, gate: Gate, place: Place, spending: Spending) -> None:
@@ -580,9 +595,9 @@ class Decide(Runnable[Channels, Channels]):
         config: RunnableConfig | None = None,
         **kwargs: Any,
     ) -> Channels:
-        """Write what is held back as it was decided."""
+        """Write the result of the gate's node as it was decided."""
         if input.get("rejected"):
-            return _instead(State())
+            return _overwrite(State())
         facts, question = self._question(input)
         with located(self._gate, question.path), self._waiting(facts, config or {}):
             decision = decide(self._gate, question, facts, config or {}, interrupts=True)
@@ -594,32 +609,32 @@ class Decide(Runnable[Channels, Channels]):
         config: RunnableConfig | None = None,
         **kwargs: Any,
     ) -> Channels:
-        """Write what is held back as it was decided."""
+        """Write the result of the gate's node as it was decided."""
         if input.get("rejected"):
-            return _instead(State())
+            return _overwrite(State())
         facts, question = self._question(input)
         with located(self._gate, question.path), self._waiting(facts, config or {}):
             decision = await adecide(self._gate, question, facts, config or {}, interrupts=True)
             return self._decided(question, decision)
 
     def _decided(self, question: Question, decision: Decision) -> Channels:
-        written = _instead(decided(self._gate, question, decision))
+        written = _overwrite(decided(self._gate, question, decision))
         return {**written, "rejected": True} if ends_run(self._gate, decision) else written
 
     def _waiting(self, facts: Facts, config: RunnableConfig) -> AbstractContextManager[None]:
         return self._spending.waiting(facts, recorders_of(config))
 
     def _question(self, state: Channels) -> tuple[Facts, Question]:
-        facts = Facts.off_wire(state["facts"])
+        facts = Facts.from_plain(state["facts"])
         kept = State.of(state.get("work") or (), state.get("captures") or {})
         return facts, question_of(self._gate, facts.path(self._place), kept)
 
 
-def _instead(made: Messages) -> Channels:
+def _overwrite(made: Messages) -> Channels:
     return {"work": Overwrite(list(made.messages)), "captures": Overwrite(dict(made.outputs))}
 
 
-class Until(Runnable[Channels, Channels]):
+class LoopConditionNode(Runnable[Channels, Channels]):
     """The node that evaluates a loop's `until` after each iteration and counts iterations.
 
     If the loop may be skipped, it also runs before the first iteration.
@@ -637,8 +652,9 @@ class Until(Runnable[Channels, Channels]):
         **kwargs: Any,
     ) -> Channels:
         """Write whether the loop is over, and the number of the next iteration."""
-        facts = Facts.off_wire(input["facts"])
+        facts = Facts.from_plain(input["facts"])
         path = facts.path(self._place)
+        # The channel is unset before the first iteration.
         number = input.get("round") or (0 if self._loop.may_skip else 1)
         with located(self._loop, path):
             stopped = input.get("stopped") or input.get("rejected")

@@ -64,28 +64,28 @@ def changes(
 ) -> list[Fault]:
     """Return the differences between a tree and the tree of a recorded run, by path."""
     path, now, before = str(outlined["path"]), requests, header.requests
-    way_out = _WAY_OUT
+    fix = _FIX
     faults = [
         Fault(path, f"is another step than the run began with{_named(before[path], now[path])}")
         for path in now
         if path in before and now[path] != before[path]
     ]
-    faults += [Fault(path, f"is new since the run began{way_out}") for path in now.keys() - before]
-    faults += [Fault(path, f"is gone since the run began{way_out}") for path in before - now.keys()]
+    faults += [Fault(path, f"is new since the run began{fix}") for path in now.keys() - before]
+    faults += [Fault(path, f"is gone since the run began{fix}") for path in before - now.keys()]
     if not faults and outlined != header.tree:
-        faults.append(Fault(path, f"merges or captures differ{way_out}"))
+        faults.append(Fault(path, f"merges or captures differ{fix}"))
     return faults
 
 
-_WAY_OUT = "; begin a new run that reuses what still fits (--reuse)"
+_FIX = "; start a new run that reuses the answers that still match (--reuse)"
 
 
 def _named(before: str, now: str) -> str:
     """Return the fields of a step that differ, and how to continue."""
     names = differing_fields(before, now)
     said = f": its {' and '.join(names)} {'differs' if len(names) == 1 else 'differ'}"
-    back = ", or give the model that it began with (--model)" if names == ["model"] else ""
-    return f"{said if names else ''}{_WAY_OUT}{back}"
+    back = ", or pass the model that the run began with (--model)" if names == ["model"] else ""
+    return f"{said if names else ''}{_FIX}{back}"
 
 
 def statics(tree: Node, path: str, calls: TreeCalls) -> dict[str, str]:
@@ -206,7 +206,7 @@ class Journaling:
 
     @cached_property
     def requests(self) -> Mapping[str, str]:
-        """Return the digests of what is static in each step, the same in all runs."""
+        """Return the digests of the static parts of each step, which are the same in all runs."""
         return statics(self.tree, self.path, self.calls)
 
     def stored_in(self, store: Store) -> Journaling:
@@ -238,12 +238,12 @@ class Journaling:
         )
         return self.store.create(with_hidden_digests(header, self.store.redact))
 
-    def go_on(self, run_id: str, given: RunInputs | None = None) -> RunJournal:
+    def resume(self, run_id: str, given: RunInputs | None = None) -> RunJournal:
         """Open the journal of a run to resume it.
 
         Raises:
             TreeError: The tree differs from the one of the run; the error lists the paths.
-            Other: The inputs differ.
+            OtherInputsError: The inputs differ.
             JournalError: The recorded inputs are masked and were not passed again.
         """
         journal = self.store.open(run_id)
@@ -255,6 +255,7 @@ class Journaling:
                 raise JournalError(self._needed(header))
             if faults := changes(header, self.requests, self.outlined):
                 raise TreeError(faults)
+        # A refused resume must not keep the journal locked.
         except BaseException:
             journal.close()
             raise
@@ -266,35 +267,38 @@ class Journaling:
         return (
             f"run {header.run_id!r} in {self.store} cannot be resumed without its "
             f"{' and '.join(header.masked)}, which were masked before they were written (they "
-            "held what looks like a key, or what the redact hook changed); give the same again "
-            f"({options or 'inputs=, messages='}), and it is checked by a digest"
+            "contained text that looks like a key, or that the redact hook changed); pass the "
+            f"same again ({options or 'inputs=, messages='}); they are checked by a digest"
         )
 
-    def either(self, given: RunInputs) -> RunJournal:
+    def begin_or_resume(self, given: RunInputs) -> RunJournal:
         """Start a run, or resume the run of its id if that had the same inputs.
 
-        Raises what `begin` and `go_on` raise. Raises Other also while another writes that run.
+        Raises the errors of `begin` and `resume`, and OtherInputsError also while another process
+        writes that run.
         """
         if not self.store.has(given.run_id):
             try:
                 return self.begin(given)
+            # Another task or process may have created the journal in the meantime; then it is
+            # resumed.
             except JournalError:
                 if not self.store.has(given.run_id):
                     raise
         # Tasks of one host may run the graph at once, each with messages of its own.
         if self.store.held(given.run_id):
             self._check_same(given, self.store.read(given.run_id)[0])
-        return self.go_on(given.run_id, given)
+        return self.resume(given.run_id, given)
 
     def _check_same(self, given: RunInputs, header: RunHeader) -> None:
         if names := given.differs(header):
-            raise Other(
+            raise OtherInputsError(
                 f"run {header.run_id!r} in {self.store} began with other {' and '.join(names)}; "
-                "give it the same to go on with it, or give the new run another id"
+                "pass the same to resume it, or give the new run another id"
             )
 
 
-class Other(StepError):
+class OtherInputsError(StepError):
     """An error: a run of the same id had other inputs."""
 
 
@@ -313,17 +317,17 @@ def named_run(store: Store | None, run: Path | str) -> tuple[Store, str]:
         return FileStore(folder.parent, sync=store.sync, redact=store.redact), folder.name
     if store is None:
         raise JournalError(
-            f"{folder} is no folder with a {JOURNAL}; "
-            "give a run's folder, or its id beside journal="
+            f"{folder} is not a folder with a {JOURNAL}; "
+            "pass a run's folder, or pass journal= as well as its id"
         )
     if len(folder.parts) > 1:
         raise JournalError(
-            f"{folder} is no folder with a {JOURNAL}; give a run's folder, or its id in {store}"
+            f"{folder} is not a folder with a {JOURNAL}; pass a run's folder, or its id in {store}"
         )
     return store, str(run)
 
 
-def hold_journal(ctx: RunContext, journal: RunJournal, answers: RecordedAnswers | None) -> None:
+def attach_journal(ctx: RunContext, journal: RunJournal, answers: RecordedAnswers | None) -> None:
     """Set a run's journal on a context's recorder.
 
     Recorded answers replace calls: first those of the journal, then `answers`.
@@ -335,7 +339,7 @@ def hold_journal(ctx: RunContext, journal: RunJournal, answers: RecordedAnswers 
     ctx.recorder.answers = answers_of(records, answers)
 
 
-def end_journal(ctx: RunContext, journal: RunJournal) -> None:
+def detach_journal(ctx: RunContext, journal: RunJournal) -> None:
     """Close a journal. The context keeps its records and starts the next turn without answers."""
     journal.close()
     ctx.recorder.journal = MemoryJournal([*ctx.earlier, *journal.records])
@@ -357,7 +361,7 @@ class OpenedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Rooted:
+class RunStarter:
     """Start of a compiled graph's runs: their ids, journals and reused answers.
 
     `path` is the path of the root. `journaling` is None if runs are not recorded.
@@ -378,14 +382,15 @@ class Rooted:
     ) -> OpenedRun:
         """Open the journal of a new or a recorded run. The caller closes it.
 
-        The journal's id is the run id of the config, else it comes from the thread id, with one
-        journal for each turn. In a host it has the host's prefix. A run inside a Call has its own
-        journal, and the journal of the outer run contains only the Call.
+        The journal's id is the run id of the config. Without one it derives from the thread id,
+        with one journal for each turn. In a host it has the host's prefix. A run inside a Call has
+        its own journal, and the journal of the outer run contains only the Call.
 
-        This waits for files or a database. Raises what opening a journal raises.
+        This blocks on files or a database. Raises the errors of opening a journal.
         """
         if self.journaling is None:
             return OpenedRun(None, self.origin.answers(None))
+        # Read the answers first: if the named run does not exist, no journal is created.
         answers = self.origin.answers(self.journaling.store)
         facts = replace(facts, host=facts.around, within="")
         return OpenedRun(_journal(self.journaling, facts, messages, config), answers)
@@ -406,13 +411,15 @@ class Rooted:
                 config = with_recorder(config, Recorder(answers=opened.answers))
             yield replace(facts, run=unused), config
             return
+        # A run inside a Call records into its own journal. The recorders of the outer run must not
+        # see its calls: they would be recorded and charged twice.
         around = recorders_of(config) if facts.within else []
         header, records = journal.header, journal.records
-        purse = next((one.purse for one in around if one.purse is not None), None)
+        source = next((one.budget for one in around if one.budget is not None), None)
         if self.spending.limited:
             own = self.spending.ledger(records)
-            purse = own if purse is None else NestedBudget(own, purse)
-        recorder = Recorder(journal, answers=answers_of(records, opened.answers), purse=purse)
+            source = own if source is None else NestedBudget(own, source)
+        recorder = Recorder(journal, answers=answers_of(records, opened.answers), budget=source)
         options = {**config.get("configurable", {}), RUN_ID: header.run_id}
         config = {**without_recorders(config, around), "configurable": options}
         config = with_recorder(config, recorder)
@@ -437,8 +444,8 @@ def _journal(
             inputs=facts.inputs,
         )
         try:
-            return journaling.either(given)
-        except Other:  # an earlier turn that left no message in the thread
+            return journaling.begin_or_resume(given)
+        except OtherInputsError:  # an earlier turn that left no message in the thread
             if not by_thread:
                 raise
     raise AssertionError("there is always another id")

@@ -1,4 +1,4 @@
-"""The result of a run and the options of one, which trees and recipes have in common."""
+"""The result and the options of a run, which trees and recipes share."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ class Result(Displayed, Generic[ItemT]):
         text: The last response of a tree; of a recipe, the contents that did not fail, with an
             empty line between them.
         messages: The whole conversation at the end of a tree. Empty for a recipe.
-        outputs: What a tree captured, by key; the contents that came out of a recipe and did not
-            fail, by the ids of their Things.
-        things: The Things that came out of a recipe. Empty for a tree.
-        failed: Those of `things` that failed. Their content is what went in.
+        outputs: The captures of a tree, by key. Of a recipe, the contents of the Things that did
+            not fail, by id.
+        things: The Things that a recipe returned. Empty for a tree.
+        failed: The failed ones among `things`. Their content is that of the input.
         workflow: The run of a recipe as a Thing. None for a tree.
-        stopped: Why a recipe ended: "done", or the limit that ended it. "done" for a tree.
-        end: How the run of a recipe ended, with the counts of its stages. None for a tree.
+        stopped: The reason why a recipe ended: "done", or the limit. "done" for a tree.
+        end: The end of a recipe run, with the counts of its stages. None for a tree.
         run_id: The id of the run, which begins the ids of its messages.
-        path_of_run: The run's folder. None where the run was kept in memory or in a database.
-        usage: Calls, tokens and cost in USD. Answers that were taken from a record cost nothing.
+        path_of_run: The run's folder. None for a run in memory or in a database.
+        usage: Calls, tokens and cost in USD. Reused answers cost nothing.
         load_transcript: Returns the transcript; call `transcript`, which does so once.
     """
 
@@ -68,7 +68,7 @@ class Result(Displayed, Generic[ItemT]):
     def transcript(self) -> Transcript:
         """Return every record of the run, in the order of the tree or of the stages.
 
-        It is made when it is first asked for: most callers of a recipe never ask.
+        It is built at the first access, because most callers of a recipe do not need it.
         """
         return self.load_transcript()
 

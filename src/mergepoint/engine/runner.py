@@ -20,7 +20,13 @@ from mergepoint.engine.compiler import Form, Graph, compile_graph
 from mergepoint.engine.context import RunContext, Turn
 from mergepoint.engine.facts import RUN_ID, SEED
 from mergepoint.engine.gates import GATES
-from mergepoint.engine.journaling import Journaling, Origin, RunInputs, end_journal, hold_journal
+from mergepoint.engine.journaling import (
+    Journaling,
+    Origin,
+    RunInputs,
+    attach_journal,
+    detach_journal,
+)
 from mergepoint.journal.file_journal import store_at
 from mergepoint.journal.stores import RunJournal, Store
 from mergepoint.journal.writer import run_off_loop
@@ -34,24 +40,35 @@ from mergepoint.tree.policy import Budget, as_budget
 from mergepoint.tree.prompts import copied, copied_message
 from mergepoint.tree.validate import as_tree
 
-_KEPT = 64
+_MOST_GRAPHS = 64
 _FLAT: Any = {"stream_mode": ["messages", "values"], "subgraphs": True}
 
 
 class ChatRunner:
-    """Runs trees with one model. The model is a chat model, "provider:name" or "offline".
+    """Runs trees with one model.
 
-    Works inside of a running event loop too (Jupyter): `run` uses none. A config in the context
-    (callbacks, tags, max_concurrency) goes to every call. Each run has the whole `budget` (a
-    Budget or a mapping of its fields); `prices` stand over those of genai-prices. `temperature`,
-    `max_tokens`, `timeout` and `base_url` are those of `compile_graph`.
+    `run` also works inside a running event loop (Jupyter), because it uses none. A config in the
+    context (callbacks, tags, max_concurrency) is passed to every call.
 
-    With a `journal` (a folder, the URL of a database, or a store) each turn is written there as
-    it happens, under its run's id. A turn that is there and was given the same goes on: no call
-    that is on record is made again. A new one takes over what another run was answered
-    (`reuse`), or every answer (`replay`).
+    Args:
+        model: A chat model, "provider:name" or "offline".
+        form: The execution form, as for `compile_graph`.
+        view: How conversations are sent to the model.
+        temperature: As for `compile_graph`, like `max_tokens`, `timeout` and `base_url`.
+        max_tokens: See `temperature`.
+        timeout: See `temperature`.
+        base_url: See `temperature`.
+        budget: The budget of each run: a Budget, or a mapping of its fields.
+        prices: Prices that override those of genai-prices.
+        journal: A folder, the URL of a database, or a store, in which each turn is recorded under
+            its run id. A recorded turn with the same inputs is resumed: its recorded calls are
+            not made again.
+        reuse: A run, by id or folder, whose answers are reused for equal requests.
+        replay: A run, by id or folder, that has every answer.
 
-    Raises TreeError for a budget or prices that are none, and what `store_at` raises.
+    Raises:
+        TreeError: The budget, the prices or a setting is invalid.
+        JournalError: The journal's store cannot be opened.
     """
 
     def __init__(
@@ -83,20 +100,20 @@ class ChatRunner:
             "timeout": timeout,
             "base_url": base_url,
         }
-        ModelSettings(**self._settings)  # raises for what they cannot be
+        ModelSettings(**self._settings)  # raises TreeError for invalid settings
         self._graphs: OrderedDict[tuple[int, tuple[str, ...]], _Known] = OrderedDict()
         self._journalings: OrderedDict[int, Journaling] = OrderedDict()
 
     def run(
         self, ctx: RunContext, tree: Node, *, config: RunnableConfig | None = None
     ) -> RunContext:
-        """Run a tree on the context's conversation, and give the context back.
+        """Run a tree on the context's conversation, and return the context.
 
-        On success the conversation grows by what the root keeps, and what this run captured is
-        added to `outputs`. The tree can read what `outputs` contains already as it reads inputs;
-        an input or a capture of the same name counts instead.
+        On success, the messages that the root merges are appended to the conversation, and the
+        captures of this run are added to `outputs`. The tree can read earlier `outputs` like
+        inputs; an input or a capture of the same name has precedence.
 
-        Raises what a step raises, with `ctx.error` set and nothing else changed.
+        Raises the errors of the steps, with `ctx.error` set and nothing else changed.
         """
         turn = ctx.begin(as_tree(tree))
         with _failing(ctx), self._journaled(ctx, turn):
@@ -121,10 +138,10 @@ class ChatRunner:
     def events(
         self, ctx: RunContext, tree: Node, *, config: RunnableConfig | None = None
     ) -> Iterator[Event]:
-        """Run a tree and give its events as they come: calls that start and end, every token.
+        """Run a tree and yield its events: starts and ends of calls, and every token.
 
-        One flat stream over all nested blocks. When it is exhausted the context is as after
-        `run`; a consumer that stops early stops the run, and the context stays as it was.
+        The events of all nested blocks are one flat stream. At its end, the context is the same as
+        after `run`. A consumer that stops early stops the run, and the context does not change.
         """
         turn = ctx.begin(as_tree(tree))
         heard = PulledEvents()
@@ -161,8 +178,10 @@ class ChatRunner:
                         if mode == "values" and not space:
                             result = chunk
             except (GeneratorExit, asyncio.CancelledError):
+                # The consumer has left: a call that would start now gets a RailError.
                 heard.stopped = True
                 raise
+            # Deliver the events before the error first.
             except Exception:
                 for event in heard.drained():
                     yield event
@@ -178,17 +197,17 @@ class ChatRunner:
         return self.run(ctx, Block(steps, inputs=tuple(ctx.inputs)))
 
     def run_step(self, ctx: RunContext, step: Step) -> str:
-        """Run one step and give its response, whatever its merge mode keeps of it."""
+        """Run one step and return its response, in every merge mode."""
         self.run_steps(ctx, [step])
         return ctx.transcript().records[-1].response
 
     @property
     def journaled(self) -> bool:
-        """Return whether it keeps journals of its own."""
+        """Return whether the runner records its runs."""
         return self._store is not None
 
     def calls(self) -> TreeCalls:
-        """Return the calls of a run, none made yet."""
+        """Return the calls of a run, not compiled yet."""
         spending = Spending(self._budget, self._prices)
         settings = ModelSettings(**self._settings)
         return TreeCalls(self._model, view=self._view, spending=spending, settings=settings)
@@ -204,19 +223,19 @@ class ChatRunner:
             known = Journaling(store, tree, path, self.calls().made_for(tree, path))
             # The entry holds the tree, so that no other tree gets its id.
             self._journalings[id(tree)] = known
-            if len(self._journalings) > _KEPT:
+            if len(self._journalings) > _MOST_GRAPHS:
                 self._journalings.popitem(last=False)
         return known.stored_in(store)
 
     @contextmanager
     def _journaled(self, ctx: RunContext, turn: Turn) -> Iterator[None]:
-        """Write a turn to its journal, and take over the answers that it may."""
+        """Record a turn in its journal, with the answers that it may reuse."""
         journal = self._begun(ctx, turn)
         try:
             yield
         finally:
             if journal is not None:
-                end_journal(ctx, journal)
+                detach_journal(ctx, journal)
 
     async def _abegun(self, ctx: RunContext, turn: Turn) -> RunJournal | None:
         self._graph(turn)
@@ -226,10 +245,10 @@ class ChatRunner:
 
     async def _aended(self, ctx: RunContext, journal: RunJournal | None) -> None:
         if journal is not None:
-            await run_off_loop(end_journal, ctx, journal)
+            await run_off_loop(detach_journal, ctx, journal)
 
     def _begun(self, ctx: RunContext, turn: Turn) -> RunJournal | None:
-        """Open a turn's journal, and give the context the answers that it may take over."""
+        """Open a turn's journal, and set the answers that the turn may reuse on the context."""
         if self._store is None:
             if self._origin:
                 ctx.recorder.answers = self._origin.answers(None)
@@ -243,12 +262,13 @@ class ChatRunner:
             inputs=turn.inputs,
             meta=ctx.meta,
         )
-        journal = self.journaling(self._store, turn.tree).either(given)
-        hold_journal(ctx, journal, answers)
+        journal = self.journaling(self._store, turn.tree).begin_or_resume(given)
+        attach_journal(ctx, journal, answers)
         return journal
 
     def _graph(self, turn: Turn) -> Graph:
         tree, key = turn.tree, (id(turn.tree), turn.extra)
+        # Removed and inserted again, so that it counts as the most recently used.
         known = self._graphs.pop(key, None)
         if known is None:
             graph = compile_graph(
@@ -264,20 +284,20 @@ class ChatRunner:
             )
             known = _Known(tree, graph, self._calls(tree))
         self._graphs[key] = known
-        if len(self._graphs) > _KEPT:
+        if len(self._graphs) > _MOST_GRAPHS:
             self._graphs.popitem(last=False)
         return known.graph
 
     def _calls(self, tree: Node) -> TreeCalls:
-        """Return the calls of a tree's runs, made where budgets or a journal need them."""
+        """Return the calls of a tree's runs, compiled if budgets or a journal need them."""
         path, calls = root_path(tree), self.calls()
         if self._store is not None:
             return self.journaling(self._store, tree).calls
         needed = self._budget is not None or budgets_of(tree, path)
         return calls.made_for(tree, path) if needed else calls
 
-    def _purse(self, ctx: RunContext, turn: Turn) -> BudgetSource:
-        """Return the purse of a turn; what its journal holds of it already counts."""
+    def _budget_source(self, ctx: RunContext, turn: Turn) -> BudgetSource:
+        """Return the budget source of a turn, which counts its calls in the journal."""
         self._graph(turn)
         spending = self._graphs[id(turn.tree), turn.extra].calls.spending
         if not spending.limited:
@@ -288,15 +308,16 @@ class ChatRunner:
     def _given(
         self, ctx: RunContext, turn: Turn, config: RunnableConfig | None = None
     ) -> tuple[dict[str, Any], RunnableConfig]:
-        ctx.recorder.purse = self._purse(ctx, turn)
+        ctx.recorder.budget = self._budget_source(ctx, turn)
         asked = merge_configs(ctx.config, config)
         options = {
             **asked.get("configurable", {}),
             RUN_ID: turn.run_id,
             SEED: ctx.seed,
+            # A context has no thread that could be resumed, so an open gate raises GateOpen.
             GATES: "raise",
         }
-        base = [copied_message(message) for message in turn.base]  # callbacks are given them
+        base = [copied_message(message) for message in turn.base]  # callbacks receive them
         given = {"messages": base, "inputs": copied(dict(turn.inputs))}
         return given, {**with_recorder(asked, ctx.recorder), "configurable": options}
 
@@ -306,7 +327,7 @@ class ChatRunner:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A tree that was compiled; it is held so that its id stays its own."""
+    """A compiled tree. It keeps the tree alive, because its `id()` is the key."""
 
     tree: Node
     graph: Graph
@@ -314,7 +335,7 @@ class _Known:
 
 
 class _failing:  # noqa: N801  (reads as a word in `with`)
-    """Notes an error on the context and lets it pass."""
+    """Records an error on the context, and does not suppress it."""
 
     def __init__(self, ctx: RunContext) -> None:
         self._ctx = ctx

@@ -61,10 +61,11 @@ ALLOW_EMPTY = "to send it, set allow_empty_prompt=True on the step"
 
 
 def checked_prompt(prompt: Any, *, allow_empty: bool = False) -> Content:
-    """Return a prompt function's result.
+    """Return a prompt function's result, without lone surrogates.
 
-    Raises StepError for what no model can be sent, and for blank text unless it is allowed; for
-    another type than text and lists the error is a TypeError too.
+    Raises:
+        PromptResultError: The result is neither a string nor a list of content blocks.
+        StepError: The prompt is blank, unless that is allowed.
     """
     if isinstance(prompt, str):
         if not prompt.strip() and not allow_empty:
@@ -78,7 +79,7 @@ def checked_prompt(prompt: Any, *, allow_empty: bool = False) -> Content:
             "content blocks"
         )
     if not allow_empty and not any(_carries(block) for block in prompt):
-        raise StepError("the prompt function returned content blocks that hold nothing")
+        raise StepError("the prompt function returned empty content blocks")
     for block in prompt:
         if not isinstance(block, str) and not (isinstance(block, Mapping) and "type" in block):
             raise PromptResultError(
@@ -96,10 +97,10 @@ def _carries(block: Any) -> bool:
 
 
 _MOST = 8
-"""Sets of copies that a run keeps, one for each of as many concurrent calls."""
+"""The maximum number of sets of copies per run, one for each concurrent call."""
 
 
-class Lent:
+class CopyPool:
     """Copies of a conversation that the calls of a run use one after another, never together.
 
     A call needs a copy of its whole conversation. A copy that comes back unchanged is used again,
@@ -111,11 +112,12 @@ class Lent:
         self._lock = Lock()
 
     def borrow(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-        """Return copies of messages that only the caller has."""
+        """Return copies of messages to which only the caller has access."""
         originals, copies = self._longest(messages)
         same = _common(originals, messages)
         made = list(copies[:same])
-        try:  # whether nobody has changed them; what cannot be compared counts as changed
+        # A model or callback may have edited the copies. If comparing fails, they count as edited.
+        try:
             if list(map(_fields, originals[:same])) != list(map(_fields, made)):
                 made = []
         except Exception:  # noqa: BLE001  (whatever an object's own way of being compared raises)
@@ -135,23 +137,24 @@ class Lent:
         with self._lock:
             if not self._free:
                 return (), ()
-            if len(self._free) == 1:  # the calls of the run are one after another
+            if len(self._free) == 1:  # the common case: the calls of the run are sequential
                 return self._free.pop()
+            # Of several sets, the one with the longest common start needs the fewest new copies.
             lengths = [_common(originals, messages) for originals, _ in self._free]
             return self._free.pop(lengths.index(max(lengths)))
 
 
-LENT: ContextVar[Lent | None] = ContextVar("mergepoint_lent", default=None)
+COPY_POOL: ContextVar[CopyPool | None] = ContextVar("mergepoint_copy_pool", default=None)
 
 
 @contextmanager
-def lending() -> Iterator[None]:
+def reusing_copies() -> Iterator[None]:
     """Lend copies to the calls of a run, until it ends."""
-    token = LENT.set(Lent())
+    token = COPY_POOL.set(CopyPool())
     try:
         yield
     finally:
-        LENT.reset(token)
+        COPY_POOL.reset(token)
 
 
 def _common(some: Sequence[BaseMessage], others: Sequence[BaseMessage]) -> int:
@@ -176,13 +179,11 @@ class Request:
     messages: list[BaseMessage]
 
     def sent(self) -> ChatPromptValue:
-        """Return copies of the messages as LangChain passes them on, to callbacks and the model.
-
-        A list would be converted and validated at every call, message by message; at some
-        thousand messages that is a third to a half of the call. These are messages already.
-        """
-        lent = LENT.get()
-        of_base = lent.borrow if lent is not None else _copies
+        """Return copies of the messages as LangChain passes them to callbacks and the model."""
+        # LangChain would convert and validate a list message by message in every call: with some
+        # thousand messages, a third to a half of the call's time. These are messages already.
+        pool = COPY_POOL.get()
+        of_base = pool.borrow if pool is not None else _copies
         lead = _copies(self.lead) if self.lead else []
         prompt = copied_message(self.prompt)
         return ChatPromptValue.model_construct(
@@ -223,7 +224,7 @@ class StepModel:
             self.view = view or view_of(model)
             self.model = change(
                 carrying(model, ModelBinding())
-            )  # what it carried is among the params
+            )  # the parameters that it carried are in `self.params`
         else:
             name = whole_name(model)
             self.model = composed(model, change, name)
@@ -248,7 +249,7 @@ def _structured(
 
 
 def _params_of(step: Step, model: ChatModel) -> dict[str, Any]:
-    """Return the parameters of a step's calls: its own, and else those of the run."""
+    """Return the parameters of a step's calls: its own override those of the run."""
     bound = part_of(model).bound if isinstance(model, BaseChatModel) else {}
     params = merged(bound, step.params)
     if step.temperature is not None:
@@ -277,6 +278,8 @@ class StepCall:
         self._settings = settings
         self._view = view
         self._given = model
+        # The config of each run chooses the model of a configurable one, so it is compiled per
+        # call.
         self._only = None if is_dynamic(model) else StepModel(step, model, view=view)
         self.shape = None if self._only is None else self._only.shape
         self._examples = tuple(_example_messages(step))
@@ -312,6 +315,9 @@ class StepCall:
                     asked.model.invoke(sent, config, **asked.passed)
                     break
                 except Exception:
+                    # A stream that broke after its first token cannot be retried inside LangChain's
+                    # call, whose callbacks have seen the token. So the whole call starts again, as
+                    # another LangChain run.
                     if not call.begin_again():
                         raise
         except BudgetExceeded as error:
@@ -360,13 +366,15 @@ class StepCall:
             journals=[*map(_JOURNAL_OF, recorders)],
             accept=asked.accept,
             bound=asked.bound,
-            purse=self._spending.purse(facts, recorders),
+            budget=self._spending.source_for(facts, recorders),
             policy=self._policy,
             composed=asked.composed,
             own_view=asked.own_view,
             messages=request.messages,
         )
         for recorder in recorders:
+            # A fingerprint reads the whole conversation, so it is computed only for recorded
+            # answers and for journals that store it.
             if recorder.answers is not None or recorder.journal.keyed:
                 call.request = recorder.digests.request(
                     asked.setting, request.messages, lead=len(request.lead)
@@ -400,7 +408,7 @@ class StepCall:
         self, request: Request, call: ModelCall, error: BudgetExceeded, within: str
     ) -> None:
         """Record a skipped call, if a node around continues without it."""
-        if not self._spending.goes_on(error, within):
+        if not self._spending.continues_without(error, within):
             return
         at = now()
         asked = CallRecord(
@@ -421,11 +429,12 @@ class StepCall:
 
     def _made(self, request: Request, call: ModelCall, sent: ChatPromptValue) -> Messages:
         if not call.entered:
-            raise StepError("the model answered without passing the door")
-        # The model alone has had these copies, and the call has ended well.
-        if call.alone and (lent := LENT.get()) is not None:
+            raise StepError("the model answered without calling its instrumented methods")
+        # Only the model had access to these copies, and the call has succeeded. After a failure or
+        # a timeout, its code could still be running and edit them.
+        if call.unshared and (pool := COPY_POOL.get()) is not None:
             start, base = len(request.lead), request.base.messages
-            lent.give_back(base, sent.messages[start : start + len(base)])
+            pool.give_back(base, sent.messages[start : start + len(base)])
         response = response_message(request.key, call.response, call.message)
         return State((request.prompt, response))
 
@@ -442,8 +451,8 @@ class StepCall:
         step = self._step
         lead = self._examples
         texts = [] if step.system is None else [_rendered(step.system, path, base, facts)]
-        if step.schema is not None and (told := instruction_for(step.schema, step.method)):
-            texts.append(told)
+        if step.schema is not None and (instruction := instruction_for(step.schema, step.method)):
+            texts.append(instruction)
         if texts:
             lead = (SystemMessage(content="\n\n".join(texts)), *lead)
         return lead
@@ -458,7 +467,8 @@ class StepCall:
             context.read(key)
         try:
             return checked_prompt(prompt(context), allow_empty=allow_empty)
-        except StopIteration as error:  # would end a coroutine that it passes through
+        except StopIteration as error:
+            # Python turns it into RuntimeError inside a coroutine, without the function's name.
             raise StepError("the prompt function raised StopIteration") from error
 
 
@@ -475,7 +485,7 @@ def _rendered(
 
 
 def text_of(message: AIMessage) -> str:
-    """Return an answer's text. Raises StepError where there is none."""
+    """Return an answer's text. Raises AnswerError if it is blank."""
     text = str(message.text)
     if text.strip():
         return text

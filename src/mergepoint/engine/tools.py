@@ -1,8 +1,8 @@
 """ToolStepCall: a step whose model may call tools, over several rounds.
 
-The step is one execution, as a Call is: its record holds the messages that it made. Each call of
-its model is a record of its own (`inner`), and so is each execution of a tool, at
-`<step>/tool_01` and on. So a run that goes on makes no call again, and executes no tool again.
+The step is one execution, as a Call is: its record contains its new messages. Each call of its
+model has its own record (`inner`), and so has each execution of a tool, at `<step>/tool_01` and so
+on. So a resumed run repeats neither calls nor tools.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from mergepoint.tree.policy import Policy
 from mergepoint.tree.prompts import CallContext
 
 _RESULT: Final = "result"
+# These errors end the run. The model must not read them as results of a tool.
 _NOT_FOR_THE_MODEL = (RailError, ReplayMiss, JournalError, GraphBubbleUp)
 
 
@@ -75,18 +76,18 @@ class ToolStepCall:
         self.shape: CallShape | None = asks.shape
 
     def invoke(self, path: str, base: Messages, facts: Facts, config: RunnableConfig) -> Messages:
-        """Return what the step makes of its base: prompt, tool exchange and answer."""
+        """Return the new messages of the step: prompt, tool exchange and answer."""
         return self._call.invoke(path, base, facts, config)
 
     async def ainvoke(
         self, path: str, base: Messages, facts: Facts, config: RunnableConfig
     ) -> Messages:
-        """Return what the step makes of its base: prompt, tool exchange and answer."""
+        """Return the new messages of the step: prompt, tool exchange and answer."""
         return await self._call.ainvoke(path, base, facts, config)
 
 
 class ToolLoop:
-    """Asks a model until it answers without calling a tool. A Performed."""
+    """Calls a model until it answers without calling a tool. A CallTarget."""
 
     def __init__(self, step: Step, asks: StepCall, spending: Spending) -> None:
         self._step = step
@@ -98,15 +99,15 @@ class ToolLoop:
 
     @property
     def name_on_record(self) -> str:
-        """Return the name of the model that is asked."""
+        """Return the name of the model."""
         return str(self._asks.fields["model"])
 
     def argument_problems(self, args: Mapping[str, Any] | None) -> list[str]:
-        """Return nothing: a step is given no arguments."""
+        """Return an empty list: a step has no arguments."""
         return []
 
     def fingerprint(self) -> str:
-        """Return what the step is, as text: its prompt, how its model is called, its tools."""
+        """Return the identity of the step as JSON: its prompt, model settings and tools."""
         prompt = self._step.prompt
         said = prompt if isinstance(prompt, str) else getattr(prompt, "text", type(prompt).__name__)
         system = self._step.system
@@ -114,7 +115,7 @@ class ToolLoop:
         return json.dumps(about, sort_keys=True, default=lambda value: type(value).__name__)
 
     def perform(self, asked: Prepared, context: CallContext, /) -> Awaitable[list[BaseMessage]]:
-        """Return the messages that the step makes."""
+        """Return the new messages of the step."""
         return self._messages(asked, context)
 
     async def _messages(self, asked: Prepared, context: CallContext) -> list[BaseMessage]:
@@ -126,6 +127,7 @@ class ToolLoop:
         model = self._bound(context)
         made: list[BaseMessage] = [request.prompt]
         numbers = count(1)
+        # One call more than rounds, because the last answer must not call a tool.
         for number in range(self._step.max_tool_rounds + 1):
             seen = [*request.messages, *made[1:]]
             answer: AIMessage = await model.ainvoke(seen, asked.config, **how.params)
@@ -145,7 +147,7 @@ class ToolLoop:
         )
 
     def _bound(self, context: CallContext) -> Runnable[Any, Any]:
-        """Return the model behind the door, with the tools."""
+        """Return the instrumented model with the tools."""
         tools = list(self._tools.values())
         model: ChatModel = context.model(None)
         if isinstance(model, BaseChatModel):
@@ -155,7 +157,7 @@ class ToolLoop:
     async def _result(
         self, call: Mapping[str, Any], number: int, asked: Prepared, facts: Facts
     ) -> ToolMessage:
-        """Return what a tool call comes to; an error is for the model to read."""
+        """Return the result of a tool call, or a message for the model about its error."""
         name, call_id = str(call["name"]), call.get("id") or f"call_{number:02}"
         problem = self._problem(call)
         if problem is not None:
@@ -180,7 +182,7 @@ class ToolLoop:
 
 
 def as_tool(given: Any) -> BaseTool:
-    """Return a LangChain tool as it is, and a function as one."""
+    """Return a LangChain tool unchanged, and a function as a tool."""
     if isinstance(given, BaseTool):
         return given
     made: BaseTool = as_langchain_tool(given)
@@ -194,22 +196,22 @@ def _shape_of(tool: BaseTool) -> dict[str, Any]:
 
 
 def _execution(tool: BaseTool) -> Callable[..., Awaitable[dict[str, Any]]]:
-    """Return the function that executes a tool; what it raises is its result too.
+    """Return the function that executes a tool; an error of the tool is its result too.
 
-    A failure on record is not executed again either: the model has read it.
+    So a recorded failure is not executed again: the model has read it.
     """
 
     async def execute(args: dict[str, Any]) -> dict[str, Any]:
-        # The path tells executions apart, so that a graph as a tool needs no id for its scope.
+        # The path distinguishes executions, so that a graph as a tool needs no id for its scope.
         asked = {"type": "tool_call", "id": "", "name": tool.name, "args": args}
         try:
             message = await tool.ainvoke(asked)
         except _NOT_FOR_THE_MODEL:
             raise
-        except Exception as error:  # noqa: BLE001  (whatever it is, the model is to read it)
+        except Exception as error:  # noqa: BLE001  (the model reads any error)
             return {"content": f"{type(error).__name__}: {error}", "status": "error"}
         if not isinstance(message, ToolMessage):
-            raise StepError(f"the tool {tool.name!r} returned no ToolMessage")
+            raise StepError(f"the tool {tool.name!r} did not return a ToolMessage")
         return {"content": tool_content(message.content), "status": message.status}
 
     execute.__module__, execute.__qualname__ = TOOL.rstrip("."), tool.name
@@ -217,7 +219,8 @@ def _execution(tool: BaseTool) -> Callable[..., Awaitable[dict[str, Any]]]:
 
 
 async def _all(results: Sequence[Awaitable[ToolMessage]]) -> list[ToolMessage]:
-    """Return all results in order; what one raises is raised when the others have ended."""
+    """Return all results in order; raise the first error when all have finished."""
+    # All tools finish before an error is raised, so that their results are recorded.
     found = await asyncio.gather(*results, return_exceptions=True)
     for one in found:
         if isinstance(one, BaseException):

@@ -21,7 +21,7 @@ from mergepoint.models.budget_account import (
     Amount,
     BudgetAccount,
     CallEstimate,
-    HeldReservation,
+    LedgerReservation,
     PriorCall,
     below,
     by_path,
@@ -179,8 +179,7 @@ class BudgetLedger:
         root: The path that errors use for the run's budget.
         prices: The prices of models.
         shape_at: Returns the data known about a step's calls by path, so that a model's own
-            max_tokens
-        counts.
+            max_tokens counts.
         output_estimate: Tokens of an answer without a limit.
         clock: Returns seconds that never decrease.
     """
@@ -209,8 +208,8 @@ class BudgetLedger:
 
     def reserve(
         self, key: CallKey, model: str, messages: Sequence[BaseMessage], params: Mapping[str, Any]
-    ) -> HeldReservation | None:
-        """Reserve the most that one attempt can use; None where no budget and no price counts it.
+    ) -> LedgerReservation | None:
+        """Reserve the most that one attempt can use; return None if no budget and no price apply.
 
         Raises BudgetExceeded, which names the innermost budget without room, and TreeError if a
         budget is in USD and the model has no price.
@@ -225,7 +224,7 @@ class BudgetLedger:
             return self._need(key.path, price, messages, params)
 
         if not chain:
-            return HeldReservation(self.settled, chain, price, None, most)
+            return LedgerReservation(self.settled, chain, price, None, most)
         if price is None and (fault := _unpriced(chain, key.path, model)):
             raise TreeError([fault])
         counted = any(account.counts_tokens for account in chain)
@@ -240,7 +239,7 @@ class BudgetLedger:
             for account in chain:
                 account.held = account.held.plus(need.amount)
                 account.started = now if account.started is None else account.started
-        return HeldReservation(self.settled, chain, price, need.amount, most)
+        return LedgerReservation(self.settled, chain, price, need.amount, most)
 
     def charge(self, key: CallKey, model: str, message: AIMessage | None) -> float | None:
         """Charge a call that was made without a reservation; return its cost in USD, or None.
@@ -384,7 +383,7 @@ def unpriced(path: str, model: str, budget: str) -> Fault:
     return Fault(
         path,
         f"the budget of {budget or 'the run'} is in USD, and no price of {model!r} is known; "
-        f"declare it, in USD a million tokens: prices={{{model!r}: Price(input, output)}}",
+        f"declare it, in USD per million tokens: prices={{{model!r}: Price(input, output)}}",
     )
 
 
@@ -423,9 +422,9 @@ class BudgetSource(Protocol):
     def reserve(
         self, key: CallKey, model: str, messages: Sequence[BaseMessage], params: Mapping[str, Any]
     ) -> Reservation | None:
-        """Reserve the most that one attempt can use; None where nothing has to be settled.
+        """Reserve the most that one attempt can use; return None if nothing has to be settled.
 
-        Raises BudgetExceeded, before anything is sent, if that is more than what remains.
+        Raises BudgetExceeded, before anything is sent, if that is more than the available amount.
         """
         ...
 
@@ -453,6 +452,7 @@ class NestedBudget:
         try:
             around = self._around.reserve(key, model, messages, params)
         except BaseException:
+            # A call that the outer budget refuses must not stay reserved in the inner one.
             if own is not None:
                 own.release()
             raise
@@ -468,14 +468,14 @@ class NestedBudget:
     def pause(self) -> AbstractContextManager[object]:
         """Stop the clocks of both while a person is asked."""
         both = ExitStack()
-        for purse in self._clocks():
-            both.enter_context(purse.pause())
+        for source in self._clocks():
+            both.enter_context(source.pause())
         return both
 
     def rest(self) -> None:
         """Stop the clocks of both until the next call is reserved."""
-        for purse in self._clocks():
-            purse.rest()
+        for source in self._clocks():
+            source.rest()
 
     def _clocks(self) -> list[BudgetLedger | NestedBudget]:
         around = self._around
@@ -485,7 +485,7 @@ class NestedBudget:
 class _Both:
     """A reservation in two runs. A Reservation."""
 
-    def __init__(self, own: HeldReservation, around: Reservation) -> None:
+    def __init__(self, own: LedgerReservation, around: Reservation) -> None:
         self._own = own
         self._around = around
 

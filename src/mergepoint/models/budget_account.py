@@ -1,4 +1,4 @@
-"""The account of one budget: what was used, and what is reserved for attempts."""
+"""The account of one budget: the amounts used, and those reserved for attempts."""
 
 from __future__ import annotations
 
@@ -68,14 +68,12 @@ class BudgetAccount:
         return self.earlier + (0.0 if self.started is None else now - self.started)
 
     def check(self, need: CallEstimate, now: float) -> None:
-        """Raise BudgetExceeded for a call that needs more than what remains."""
+        """Raise BudgetExceeded for a call that needs more than the available amount."""
         seconds, limit = self.seconds(now), self.budget.seconds
         if limit is not None and seconds >= limit:
-            way_out = "give more time"
-            # Compare picodollars as integers: with floats, three calls of 0.1 USD would exceed 0.3.
-            raise self._exceeded(
-                "seconds", seconds, 0, limit, need, f"{seconds:.1f} s are used; {way_out}"
-            )
+            problem = f"{seconds:.1f} s are used; allow more time"
+            raise self._exceeded("seconds", seconds, 0, limit, need, problem)
+        # Compare picodollars as integers: with floats, three calls of 0.1 USD would exceed 0.3.
         for kind, spent, held, wanted, most in self._limits(need.amount):
             if spent + held + wanted > most:
                 unit = PICO if kind == "usd" else 1
@@ -104,8 +102,8 @@ class BudgetAccount:
             held=int(held) if whole else held,
             limit=int(limit) if whole else limit,
             keep=self.budget.on_exhausted == "keep",
-            problem=f"the budget of {self.path or 'the run'}, {shown(kind, limit)}, does not "
-            f"suffice for the call at {need.path}: {problem}",
+            problem=f"the budget of {self.path or 'the run'}, {shown(kind, limit)}, is not "
+            f"enough for the call at {need.path}: {problem}",
         )
 
 
@@ -135,7 +133,7 @@ def _problem(kind: str, spent: int, held: int, need: CallEstimate) -> str:
     unit = PICO if kind == "usd" else 1
     parts = [f"{shown(kind, spent / unit)} spent"]
     if held:
-        parts.append(f"{shown(kind, held / unit)} held for calls in flight")
+        parts.append(f"{shown(kind, held / unit)} reserved for calls in progress")
     if kind == "calls":
         return f"{' and '.join(parts)}; raise the budget"
     wanted = need.amount.pico / PICO if kind == "usd" else need.amount.tokens
@@ -144,7 +142,7 @@ def _problem(kind: str, spent: int, held: int, need: CallEstimate) -> str:
         f"it may use {shown(kind, wanted)} (at most {prompt:,} tokens of prompt and "
         f"{need.output:,} of answer)"
     )
-    fewer = ", fewer calls at once" if held else ""
+    fewer = ", or allow fewer concurrent calls" if held else ""
     return f"{', '.join(parts)}; raise the budget, or set a lower max_tokens{fewer}"
 
 
@@ -152,7 +150,7 @@ Settled = Callable[[tuple[BudgetAccount, ...], Amount, Amount], None]
 """Replaces a reservation by the actual usage, in all accounts of a call."""
 
 
-class HeldReservation:
+class LedgerReservation:
     """The amount reserved for one attempt. A Reservation."""
 
     __slots__ = ("_chain", "_cost", "_held", "_most", "_open", "_price", "_settled")
@@ -211,10 +209,9 @@ class HeldReservation:
         return Amount(1, tokens_of(usage), pico), True
 
     def _unmeasured(self) -> Amount:
-        """Return the charge for an answer without usage: the most that it may have used.
-
-        Tokens are computed only if they have a price, or a budget counts them.
-        """
+        """Return the charge for an answer without usage: the most that it may have used."""
+        # Bounding tokens reads the whole prompt, so it is done only if they have a price, or a
+        # budget counts them.
         counted = self._price is not None or any(one.counts_tokens for one in self._chain)
         return self._most().amount if counted and not self._held.tokens else self._held
 
@@ -239,7 +236,8 @@ def by_path(calls: Iterable[PriorCall]) -> list[PriorCall]:
 
 
 def below(calls: Sequence[PriorCall], path: str) -> Sequence[PriorCall]:
-    """Return the calls below a path. Sorted, they are adjacent, because `0` comes after `/`."""
+    """Return the calls below a path, from calls sorted by path."""
+    # They are adjacent: every path below `a` starts with `a/`, and `0` is the character after `/`.
     start, end = (bisect_left(calls, f"{path}{mark}", key=_path) for mark in "/0")
     return calls[start:end]
 

@@ -66,19 +66,17 @@ def as_chunk(result: ChatResult) -> ChatGenerationChunk:
     return ChatGenerationChunk(message=whole)
 
 
-def joined(chunks: Sequence[ChatGenerationChunk]) -> ChatResult:
-    """Return the answer that the chunks of a stream add up to.
-
-    LangChain loses the name when it adds messages; it is restored here.
-    """
+def join_chunks(chunks: Sequence[ChatGenerationChunk]) -> ChatResult:
+    """Return the answer that the chunks of a stream add up to."""
     result = generate_from_stream(iter(chunks))
+    # LangChain loses the name of a message when it adds chunks.
     names = [chunk.message.name for chunk in chunks if chunk.message.name]
     if names:
         result.generations[0].message.name = names[-1]
     return result
 
 
-def says_something(chunk: ChatGenerationChunk) -> bool:
+def has_content(chunk: ChatGenerationChunk) -> bool:
     """Return whether a chunk has content, unlike those with which providers open a stream."""
     message = chunk.message
     content = message.content.strip() if isinstance(message.content, str) else message.content
@@ -104,8 +102,8 @@ class ModelCall:
       structured output drops those of the call.
     - `request`: the request fingerprint. `answer`: a recorded answer to use instead of a call.
       `kind` and `sample` are recorded.
-    - `purse`: the source of reservations for each attempt. `grace`: seconds for a cancelled attempt
-      to finish. `scopes`: the number of scopes whose instrumentation the call has passed.
+    - `budget`: the source of reservations for each attempt. `grace`: seconds in which a cancelled
+      attempt may finish. `scopes`: the number of scopes whose instrumentation the call has passed.
     - `asks_again`: the caller repeats the call with the reason if its answer is rejected. So the
       policy does not retry it, and a rejected recorded answer is used as well. The journals in
       `failed_in` already have that failure.
@@ -114,7 +112,8 @@ class ModelCall:
 
     The attempts set:
 
-    - `alone`: the only attempt received the copies that arrived, and no foreign callback saw them.
+    - `unshared`: the only attempt received the copies that arrived, and no foreign callback saw
+      them.
     - `attempt` and `again`: if a stream broke after some pieces were emitted, its caller starts it
       again from the beginning as `attempt`, after `again` seconds.
     - `tried`: the number of attempts of earlier models of a Runnable. `ended_by`: an error that no
@@ -131,7 +130,7 @@ class ModelCall:
     bound: Mapping[str, Any] = field(default_factory=dict)
     request: str = ""
     answer: CallRecord | None = None
-    purse: BudgetSource | None = None
+    budget: BudgetSource | None = None
     policy: Policy = field(default_factory=Policy)
     grace: float = GRACE
     clock: Clock = field(default_factory=CLOCK.get)
@@ -150,7 +149,7 @@ class ModelCall:
     tried: int = field(default=0, init=False)
     ended_by: BaseException | None = field(default=None, init=False)
     entered: bool = field(default=False, init=False)
-    alone: bool = field(default=False, init=False)
+    unshared: bool = field(default=False, init=False)
     response: str = field(default="", init=False)
     message: AIMessage | None = field(default=None, init=False)
 
@@ -162,7 +161,7 @@ class ModelCall:
     def enter(
         self, model: BaseChatModel, stop: Sequence[str] | None, options: Mapping[str, Any]
     ) -> None:
-        """Take in which model of a composed call is at the door. Raises what ended the call."""
+        """Set the model that a composed call tries now. Raises the error that ended the call."""
         if self.ended_by is not None:
             raise self.ended_by
         if self.answer is not None:
@@ -218,7 +217,7 @@ class ModelCallRun:
         them, and only once: a model that edited them must not receive them again.
         """
         arrived, self._arrived = self._arrived, None
-        self.call.alone = arrived is not None
+        self.call.unshared = arrived is not None
         if arrived is None:
             arrived = as_langchain_sends([copied_message(message) for message in self.messages])
         return list(arrived) if self.call.view == "as_is" else seen_through(self.call.view, arrived)
@@ -245,15 +244,15 @@ class ModelCallRun:
         """Return the keyword arguments of the call with the parameters that are bound to it."""
         return merged(given, self.call.bound) if self.call.bound else {**given}
 
-    def handed(self, message: M) -> M:
+    def for_caller(self, message: M) -> M:
         """Return an answer, or a piece of one, with the id that it will have in the state.
 
         So a stream shows the message once; the recorded message is the model's own.
         """
-        handed = copied_message(message)
-        vars(handed)["id"] = self.id
-        handed.model_fields_set.add("id")
-        return handed
+        for_caller = copied_message(message)
+        vars(for_caller)["id"] = self.id
+        for_caller.model_fields_set.add("id")
+        return for_caller
 
 
 class Attempt:
@@ -265,65 +264,68 @@ class Attempt:
     """
 
     def __init__(
-        self, passage: ModelCallRun, number: int, *, after: float | None = None, live: bool = True
+        self, call_run: ModelCallRun, number: int, *, after: float | None = None, live: bool = True
     ) -> None:
-        self._passage = passage
+        self._call_run = call_run
         self._after = after
         self._live = live
         self._message: AIMessage | None = None
         self._truncated = ""
-        self._cleaned = passage.call.cleaned
+        self._cleaned = call_run.call.cleaned
         self._response = ""
         self._started = 0.0
         self._reservation: Reservation | None = None
-        self._halt = STOP_SIGNAL.get()
-        self._given_on = False
+        self._stop_signal = STOP_SIGNAL.get()
+        self._emitted = False
         self._written = False
-        self._held: list[ChatGenerationChunk] = []
-        self.landing = CancellationShield(passage.limits)
+        self._buffered: list[ChatGenerationChunk] = []
+        self.shield = CancellationShield(call_run.limits)
         self.sent: list[BaseMessage] = []
         self.number = number
         self.next_in: float | None = None
 
     def pause(self) -> None:
         """Wait until it is time for this attempt. Raises KeyboardInterrupt in a stopped run."""
-        if self._halt is not None:
-            self._halt.check()
+        if self._stop_signal is not None:
+            self._stop_signal.check()
         if self._after is not None:
-            self._passage.call.clock.sleep(self._after)
+            self._call_run.call.clock.sleep(self._after)
 
     async def apause(self) -> None:
         """Wait as `pause` does, on an event loop, and load prices in a thread."""
-        if self._passage.call.purse is not None:
-            await aprepare_prices(self._passage.call.model)
+        if self._call_run.call.budget is not None:
+            await aprepare_prices(self._call_run.call.model)
         if self._after is not None:
-            await self._passage.call.clock.asleep(self._after)
+            await self._call_run.call.clock.asleep(self._after)
 
     def __enter__(self) -> Self:
-        passage, call = self._passage, self._passage.call
-        if self._halt is not None and self._live:
-            self._halt.check()
+        call_run, call = self._call_run, self._call_run.call
+        if self._stop_signal is not None and self._live:
+            self._stop_signal.check()
         self._started = now()
         if self._live:
-            self.sent = passage.outgoing()
-        if self._live and call.purse is not None:
+            self.sent = call_run.outgoing()
+        if self._live and call.budget is not None:
             try:
-                self._reservation = call.purse.reserve(call.key, call.model, self.sent, call.params)
+                # Reserved before anything is sent, so that a refused call costs nothing.
+                self._reservation = call.budget.reserve(
+                    call.key, call.model, self.sent, call.params
+                )
                 if self._reservation is not None and self._reservation.counts_calls:
                     self._begin_on_record(self._reservation)
             except BaseException as error:
                 call.leave(error, 0)
                 raise
-        if self._halt is not None:
-            self._halt.begin(self)
+        if self._stop_signal is not None:
+            self._stop_signal.begin(self)
         return self
 
     def _begin_on_record(self, reservation: Reservation) -> None:
         """Record the start of the attempt, so that a limit of calls holds even after a crash."""
-        journals = [journal for journal in self._passage.call.journals if journal.keyed]
+        journals = [journal for journal in self._call_run.call.journals if journal.keyed]
         try:
             for journal in journals:
-                append_record(journal, replace(self._told(None, None), begun=True))
+                append_record(journal, replace(self._attempt_record(None, None), begun=True))
         except BaseException:
             reservation.release()
             raise
@@ -335,18 +337,21 @@ class Attempt:
         """
         pending = PendingWrites()
         try:
-            result = await self.landing.whole(self._taken(ask, pending))
-            if not self._written:  # it was given up, but answered in the meantime
+            result = await self.shield.whole(self._ask_and_record(ask, pending))
+            if not self._written:  # the call was cancelled, but answered in the meantime
                 pending.run(self.answered, result)
             return result
         finally:
             await pending.end()
 
-    async def _taken(
+    async def _ask_and_record(
         self, ask: Callable[[], Awaitable[ChatResult]], pending: PendingWrites
     ) -> ChatResult:
         result = await ask()
-        if not self.landing.given_up:
+        if not self.shield.given_up:
+            # Recorded by the task that receives the answer, before it ends. The waiting task runs
+            # two iterations of the loop later: a process killed in between would have paid for
+            # nothing.
             pending.run(self.answered, result)
         return result
 
@@ -357,12 +362,12 @@ class Attempt:
         """
         message = self._accepted(result)
         self._write(None)
-        result.generations[0].message = self._passage.handed(message)
+        result.generations[0].message = self._call_run.for_caller(message)
 
     def _accepted(self, result: ChatResult) -> AIMessage:
         given, changed = cleaned(_assistant_message(result))
-        self._cleaned = (*self._passage.call.cleaned, *changed)
-        call, path = self._passage.call, self._passage.path
+        self._cleaned = (*self._call_run.call.cleaned, *changed)
+        call, path = self._call_run.call, self._call_run.path
         message = self._message = call.message = own_answer(given)
         # A recorded answer was accepted when it arrived.
         known = call.answer is not None and call.answer.answered
@@ -373,37 +378,37 @@ class Attempt:
 
     def ready(self, chunk: ChatGenerationChunk) -> list[ChatGenerationChunk]:
         """Return the chunks that may be emitted: none until one has content."""
-        self._held.append(chunk)
-        self._given_on = self._given_on or says_something(chunk)
-        return self._let_go() if self._given_on else []
+        self._buffered.append(chunk)
+        self._emitted = self._emitted or has_content(chunk)
+        return self._release() if self._emitted else []
 
     def streamed(self) -> list[ChatGenerationChunk]:
         """Accept all chunks of a stream as an answer, and return those not yet emitted.
 
         Raises AnswerError for an unusable answer, BrokenAnswer for one without an end.
         """
-        path, chunks = self._passage.path, self.landing.pieces
+        path, chunks = self._call_run.path, self.shield.pieces
         if not chunks:
             raise BrokenAnswer(f"{path}: the model's stream ended without an answer")
-        result = joined(chunks)
-        check_end(_assistant_message(result), self._passage.call.model, path)
+        result = join_chunks(chunks)
+        check_end(_assistant_message(result), self._call_run.call.model, path)
         self._accepted(result)
-        return [] if self.landing.cancelled else self._let_go()
+        return [] if self.shield.cancelled else self._release()
 
     def _partial(self) -> AIMessage | None:
         """Return the partial answer of a stream that broke, or None."""
         with contextlib.suppress(ValueError, TypeError):  # chunks that cannot be merged
-            if self.landing.pieces:
-                return cleaned(_assistant_message(joined(self.landing.pieces)))[0]
+            if self.shield.pieces:
+                return cleaned(_assistant_message(join_chunks(self.shield.pieces)))[0]
         return None
 
-    def _let_go(self) -> list[ChatGenerationChunk]:
-        held, self._held = self._held, []
+    def _release(self) -> list[ChatGenerationChunk]:
+        held, self._buffered = self._buffered, []
         return [chunk.model_copy(update={"message": self._piece(chunk)}) for chunk in held]
 
     def _piece(self, chunk: ChatGenerationChunk) -> BaseMessage:
         """Return a chunk's message for the caller; half a surrogate pair cannot be displayed."""
-        made = self._passage.handed(chunk.message)
+        made = self._call_run.for_caller(chunk.message)
         vars(made).update(clean_fields(vars(made), ("content", "tool_call_chunks")))
         return made
 
@@ -413,7 +418,7 @@ class Attempt:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        call = self._passage.call
+        call = self._call_run.call
         try:
             if not self._written:
                 self._write(error)
@@ -421,49 +426,50 @@ class Attempt:
             call.leave(unwritten, 0)
             raise
         finally:
-            if self._halt is not None:
-                self._halt.end(self)
-        if self.landing.cancelled is not None:
-            raise self.landing.cancelled
+            if self._stop_signal is not None:
+                self._stop_signal.end(self)
+        # Raised only now, because the paid answer had to be recorded first.
+        if self.shield.cancelled is not None:
+            raise self.shield.cancelled
         return error is not None and self._tried_again(error)
 
     def _tried_again(self, error: BaseException) -> bool:
-        """Decide what follows a failure, and return whether to suppress it."""
-        call = self._passage.call
+        """Decide whether to try again after a failure, and return whether to suppress it."""
+        call = self._call_run.call
         retry = call.policy.retry if self._live else None
         if call.asks_again and is_refusal(error):
             retry = None
         if isinstance(retry, Retry):  # a Policy stores a number of attempts as a Retry
             self.next_in = wait_before_next(retry, self.number, error, call.clock)
-        if self._given_on and not call.composed:
+        if self._emitted and not call.composed:
             call.again, self.next_in = self.next_in, None
             call.attempt = self.number + 1
             return False
-        if self._given_on:
+        if self._emitted:
             self.next_in = None
         if self.next_in is None:
             call.leave(error, self.number)
             if self.number > 1:
-                error.add_note(f"attempt {self.number}; the record has those before it as failures")
+                error.add_note(f"attempt {self.number}; the earlier ones are recorded as failures")
         return self.next_in is not None
 
     def _write(self, error: BaseException | None) -> None:
-        """Settle what was held back and write the record; only once for each attempt."""
+        """Settle the reservation and write the record; only once for each attempt."""
         self._written = True
         held = self._reservation
         self._record(error, None if held is None else held.settle(self._message, error))
 
     def _record(self, error: BaseException | None, cost: float | None) -> CallRecord:
-        record = self._told(error, cost)
-        call = self._passage.call
+        record = self._attempt_record(error, cost)
+        call = self._call_run.call
         for journal in call.journals:
             if error is None or not any(journal is one for one in call.failed_in):
                 append_record(journal, record)
         return record
 
-    def _told(self, error: BaseException | None, cost: float | None) -> CallRecord:
+    def _attempt_record(self, error: BaseException | None, cost: float | None) -> CallRecord:
         """Return the record of the attempt so far."""
-        call, messages = self._passage.call, self._passage.messages
+        call, messages = self._call_run.call, self._call_run.messages
         prompt = messages[-1].content
         return CallRecord(
             key=call.key,
@@ -496,7 +502,7 @@ def _assistant_message(result: ChatResult) -> AIMessage:
     """
     generations = getattr(result, "generations", None)
     if not generations:
-        raise BrokenAnswer("the model's answer holds no message")
+        raise BrokenAnswer("the model's answer contains no message")
     message = generations[0].message
     if not isinstance(message, AIMessage):
         raise StepError("the model returned no assistant message")

@@ -43,7 +43,7 @@ T = TypeVar("T")
 _END = object()
 
 
-def asked(call: ModelCall, ask: Callable[[], T]) -> T:
+def run_inside(call: ModelCall, ask: Callable[[], T]) -> T:
     """Return the result of a model's method, with `CALL` set."""
     token = CALL.set(call)
     try:
@@ -52,25 +52,25 @@ def asked(call: ModelCall, ask: Callable[[], T]) -> T:
         CALL.reset(token)
 
 
-def streamed(call: ModelCall, start: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+def stream_inside(call: ModelCall, start: Callable[[], Iterable[Any]]) -> Iterator[Any]:
     """Yield the pieces of a model's stream, with `CALL` set only while it is advanced."""
-    stream: Any = iter(asked(call, start))
+    stream: Any = iter(run_inside(call, start))
     try:
-        while (piece := asked(call, partial(next, stream, _END))) is not _END:
+        while (piece := run_inside(call, partial(next, stream, _END))) is not _END:
             yield piece
     finally:
         close = getattr(stream, "close", None)
         if close is not None:
-            asked(call, close)
+            run_inside(call, close)
 
 
-async def aasked(call: ModelCall, ask: Callable[[], Awaitable[T]]) -> T:
+async def arun_inside(call: ModelCall, ask: Callable[[], Awaitable[T]]) -> T:
     """Return the result of a model's method, in a task that does nothing else."""
     CALL.set(call)
     return await ask()
 
 
-def astreamed(call: ModelCall, start: Callable[[], AsyncIterator[Any]]) -> AsyncIterator[Any]:
+def astream_inside(call: ModelCall, start: Callable[[], AsyncIterator[Any]]) -> AsyncIterator[Any]:
     """Return a model's stream, in a task that only reads it."""
     CALL.set(call)
     return start()
@@ -90,7 +90,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 SCOPED = "mergepoint_scoped"
 """In the metadata of a call: a scope has instrumented the model, and records the call."""
 
-_MARK = "__mergepoint_door__"
+_MARK = "__mergepoint_instrumented__"
 
 
 def instrument(model: BaseChatModel) -> BaseChatModel:
@@ -101,7 +101,7 @@ def instrument(model: BaseChatModel) -> BaseChatModel:
     if _MARK in vars(type(model)) and OWN not in vars(model):
         return model
     inside = copy.copy(model)
-    object.__setattr__(inside, "__class__", _doored(type(model)))
+    object.__setattr__(inside, "__class__", _instrumented_class(type(model)))
     inside.cache = False
     return inside
 
@@ -149,7 +149,7 @@ def instrument_in_scope(scope: Scope, model: ChatModel) -> Any:
 
 
 @lru_cache(maxsize=256)
-def _doored(model_class: type[BaseChatModel]) -> type[BaseChatModel]:
+def _instrumented_class(model_class: type[BaseChatModel]) -> type[BaseChatModel]:
     """Return the instrumented subclass.
 
     LangChain takes a model as streaming if its class defines `_stream` or `_astream`, so these are
@@ -167,13 +167,13 @@ def _doored(model_class: type[BaseChatModel]) -> type[BaseChatModel]:
         if name in needed:
             body[name] = through(getattr(model_class, name))
     metaclass: Any = type(model_class)
-    doored: type[BaseChatModel] = metaclass(model_class.__name__, (model_class,), body)
-    type.__setattr__(doored, _MARK, True)
-    # A model's own source of events would pass the door by; None sends LangChain to `_stream`.
+    instrumented: type[BaseChatModel] = metaclass(model_class.__name__, (model_class,), body)
+    type.__setattr__(instrumented, _MARK, True)
+    # A model's own source of events would bypass `_stream`; with None, LangChain uses `_stream`.
     for name in EVENT_SOURCES:
         if hasattr(model_class, name):
-            type.__setattr__(doored, name, None)
-    return doored
+            type.__setattr__(instrumented, name, None)
+    return instrumented
 
 
 def _takes_manager(method: Callable[..., Any]) -> bool:
@@ -183,7 +183,7 @@ def _takes_manager(method: Callable[..., Any]) -> bool:
     )
 
 
-def _entered(
+def _enter_call(
     model: BaseChatModel,
     messages: list[BaseMessage],
     stop: list[str] | None,
@@ -192,15 +192,15 @@ def _entered(
     run_manager: Any,
     streams: bool = False,
 ) -> tuple[ModelCallRun | None, dict[str, Any]]:
-    """Return a call at the door, None for one that is no call of a run; and its options.
+    """Return the run of the current call, None outside runs, and the options of the call.
 
-    Those that a Runnable around the model binds to its calls are among them.
+    The options include those that a Runnable around the model binds to its calls.
     """
     part: ModelBinding | None = vars(model).get(PART)
     if part is not None and part.bound:
         options = merged(part.bound, options)
-    passage = enter(model, messages, stop, options, callbacks=run_manager)
-    return passage or opened(model, messages, stop, options, streams=streams), options
+    call_run = enter(model, messages, stop, options, callbacks=run_manager)
+    return call_run or opened(model, messages, stop, options, streams=streams), options
 
 
 def _generate_through(own: Callable[..., ChatResult]) -> Callable[..., ChatResult]:
@@ -214,18 +214,18 @@ def _generate_through(own: Callable[..., ChatResult]) -> Callable[..., ChatResul
         **kwargs: Any,
     ) -> ChatResult:
         extra = {"run_manager": run_manager} if takes_manager else {}
-        passage, kwargs = _entered(self, messages, stop, kwargs, run_manager=run_manager)
-        if passage is None:
+        call_run, kwargs = _enter_call(self, messages, stop, kwargs, run_manager=run_manager)
+        if call_run is None:
             return own(self, messages, stop=stop, **extra, **kwargs)
-        if passage.call.answer is not None and (known := passage.recorded()) is not None:
+        if call_run.call.answer is not None and (known := call_run.recorded()) is not None:
             return known
-        options = passage.options({"stop": stop, **extra, **kwargs})
-        for attempt in passage.attempts():
+        options = call_run.options({"stop": stop, **extra, **kwargs})
+        for attempt in call_run.attempts():
             attempt.pause()
             with attempt:
                 sends = partial(own, self, attempt.sent, **options)
-                ask = passage.around(partial(read_answer, sends, passage.path), asked)
-                result: ChatResult = in_time(ask, passage.limits)
+                ask = call_run.around(partial(read_answer, sends, call_run.path), run_inside)
+                result: ChatResult = in_time(ask, call_run.limits)
                 attempt.answered(result)
         return result
 
@@ -243,18 +243,18 @@ def _agenerate_through(own: Callable[..., Any]) -> Callable[..., Any]:
         **kwargs: Any,
     ) -> ChatResult:
         extra = {"run_manager": run_manager} if takes_manager else {}
-        passage, kwargs = _entered(self, messages, stop, kwargs, run_manager=run_manager)
-        if passage is None:
+        call_run, kwargs = _enter_call(self, messages, stop, kwargs, run_manager=run_manager)
+        if call_run is None:
             return await own(self, messages, stop=stop, **extra, **kwargs)  # type: ignore[no-any-return]
-        answer = passage.call.answer
-        if answer is not None and (known := await call_and_flush(passage.recorded)) is not None:
+        answer = call_run.call.answer
+        if answer is not None and (known := await call_and_flush(call_run.recorded)) is not None:
             return known
-        options = passage.options({"stop": stop, **extra, **kwargs})
-        for attempt in passage.attempts():
+        options = call_run.options({"stop": stop, **extra, **kwargs})
+        for attempt in call_run.attempts():
             await attempt.apause()
             async with FlushedContext(attempt):
                 sends = partial(own, self, attempt.sent, **options)
-                ask = passage.around(partial(aread_answer, sends, passage.path), aasked)
+                ask = call_run.around(partial(aread_answer, sends, call_run.path), arun_inside)
                 result = await attempt.answer(ask)
         return result
 
@@ -281,24 +281,24 @@ def _stream_through(own: Callable[..., Any]) -> Callable[..., Any]:
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
         extra = {"run_manager": run_manager} if takes_manager else {}
-        passage, kwargs = _entered(
+        call_run, kwargs = _enter_call(
             self, messages, stop, kwargs, run_manager=run_manager, streams=True
         )
-        if passage is None:
+        if call_run is None:
             yield from own(self, messages, stop=stop, **extra, **kwargs)
             return
-        if passage.call.answer is not None and (known := passage.recorded()) is not None:
+        if call_run.call.answer is not None and (known := call_run.recorded()) is not None:
             yield as_chunk(known)
             return
-        options = passage.options({"stop": stop, **extra, **kwargs})
-        for attempt in passage.attempts():
+        options = call_run.options({"stop": stop, **extra, **kwargs})
+        for attempt in call_run.attempts():
             attempt.pause()
             with attempt:
                 sends = partial(own, self, attempt.sent, **options)
-                start = passage.around(partial(read_stream, sends, passage.path), streamed)
-                with closing(pieces_in_time(start, passage.limits)) as stream:
+                start = call_run.around(partial(read_stream, sends, call_run.path), stream_inside)
+                with closing(pieces_in_time(start, call_run.limits)) as stream:
                     for chunk in stream:
-                        attempt.landing.pieces.append(chunk)
+                        attempt.shield.pieces.append(chunk)
                         yield from attempt.ready(chunk)
                     yield from attempt.streamed()
 
@@ -316,24 +316,24 @@ def _astream_through(own: Callable[..., Any]) -> Callable[..., Any]:
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
         extra = {"run_manager": run_manager} if takes_manager else {}
-        passage, kwargs = _entered(
+        call_run, kwargs = _enter_call(
             self, messages, stop, kwargs, run_manager=run_manager, streams=True
         )
-        if passage is None:
+        if call_run is None:
             async for chunk in own(self, messages, stop=stop, **extra, **kwargs):
                 yield chunk
             return
-        answer = passage.call.answer
-        if answer is not None and (known := await call_and_flush(passage.recorded)) is not None:
+        answer = call_run.call.answer
+        if answer is not None and (known := await call_and_flush(call_run.recorded)) is not None:
             yield as_chunk(known)
             return
-        options = passage.options({"stop": stop, **extra, **kwargs})
-        for attempt in passage.attempts():
+        options = call_run.options({"stop": stop, **extra, **kwargs})
+        for attempt in call_run.attempts():
             await attempt.apause()
             async with FlushedContext(attempt):
                 sends = partial(own, self, attempt.sent, **options)
-                start = passage.around(partial(aread_stream, sends, passage.path), astreamed)
-                async with aclosing(attempt.landing.stream(start)) as stream:
+                start = call_run.around(partial(aread_stream, sends, call_run.path), astream_inside)
+                async with aclosing(attempt.shield.stream(start)) as stream:
                     async for chunk in stream:
                         for ready in attempt.ready(chunk):
                             yield ready

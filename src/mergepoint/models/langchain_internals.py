@@ -5,7 +5,7 @@ method of a chat model. A test for each name notices when a release changes it:
 `tests/models/test_langchain_internals.py`.
 
 LangGraph: no private name. A run reads the nodes of its host from `langgraph_checkpoint_ns` in the
-metadata of a call (`node_namespace`), and a child that failed beside others resumes under its old
+metadata of a call (`node_namespace`), and a failed parallel child resumes under its old
 `checkpoint_ns` (`engine/graph_nodes.py`).
 """
 
@@ -45,7 +45,7 @@ def tracing_params(model: BaseChatModel, **options: Any) -> LangSmithParams:
 
 
 def model_type(model: BaseChatModel) -> str:
-    """Return the kind of a model, for a model that tells traces no provider."""
+    """Return the kind of a model, for a model without a provider in traces."""
     return model._llm_type
 
 
@@ -53,13 +53,13 @@ def normalized(messages: list[BaseMessage]) -> list[BaseMessage]:
     """Return messages with content blocks of the current version.
 
     LangChain converts older blocks when a model is called, before the model's own code. A retry
-    starts behind that conversion, with fresh copies, so it has to convert them too.
+    starts after that conversion, with fresh copies, so it has to convert them too.
     """
     return _normalize_messages(messages)
 
 
 def is_init_chat_model(model: object) -> bool:
-    """Return whether a model is what `init_chat_model` returns for configurable fields.
+    """Return whether a model is the configurable one that `init_chat_model` returns.
 
     The class is private to the package `langchain`, which need not be installed.
     """
@@ -70,7 +70,7 @@ def is_init_chat_model(model: object) -> bool:
 def chosen_chat_model(model: Any, config: RunnableConfig | None) -> Any:
     """Return the chat model that a config chooses from the result of `init_chat_model`.
 
-    Raises ValueError or TypeError where the config leaves the choice open.
+    Raises ValueError or TypeError if the config does not choose one.
     """
     make: Callable[[RunnableConfig | None], Any] = model._model
     return make(config)

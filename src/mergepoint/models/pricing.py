@@ -102,9 +102,8 @@ class Prices:
     Nothing is ever downloaded. The offline model is free. Lookups are cached.
 
     Args:
-        declared: Prices by `provider:name`, or by a glob such as `openai:*`. An exact name wins
-            over a
-        glob, and an earlier glob over a later one.
+        declared: Prices by `provider:name`, or by a glob such as `openai:*`. An exact name has
+            precedence over a glob, and an earlier glob over a later one.
 
     Raises:
         TreeError: A declared price is invalid; the error lists all problems.
@@ -117,7 +116,7 @@ class Prices:
         self._changing: dict[str, Callable[[], Price | None]] = {}
 
     def of(self, model: str) -> Price | None:
-        """Return the price of `provider:name`, None where none is known."""
+        """Return the price of `provider:name`, or None if it is unknown."""
         if model in self.fixed:
             return self.fixed[model]
         now = self._changing.get(model)
@@ -168,7 +167,7 @@ def _read() -> None:
 
 
 def _catalogued(model: str) -> Callable[[], Price | None] | None:
-    """Return the look-up of a model in genai-prices, None for a model that is not there.
+    """Return the lookup of a model in genai-prices, or None for an unknown model.
 
     Some prices change with the time of day.
     """
@@ -203,13 +202,13 @@ _OURS = {
     "output_audio_mtok": "audio_output_per_million",
     "requests_kcount": "per_call",
 }
-_BESIDE = {"web_searches_kcount", "storage_searches_kcount"}
+_NOT_BY_TOKEN = {"web_searches_kcount", "storage_searches_kcount"}
 
 
 def _converted(known: Mapping[str, Any]) -> Price | None:
     """Return the price, or None if a model is not billed only by tokens that we count."""
     rates = {name: rate for name, rate in known.items() if rate is not None}
-    counted = {name: rate for name, rate in rates.items() if name not in _BESIDE}
+    counted = {name: rate for name, rate in rates.items() if name not in _NOT_BY_TOKEN}
     if not {"input_mtok", "output_mtok"} <= counted.keys() or counted.keys() - _OURS.keys():
         return None
     starts = sorted({tier.start for rate in rates.values() for tier in getattr(rate, "tiers", ())})
@@ -256,7 +255,7 @@ def _amount_problems(price: Price) -> list[str]:
     }
     needed = ("input_per_million", "output_per_million", "per_call")
     return [
-        f"{name} is a finite number of USD from 0 on, not {amount!r}"
+        f"{name} must be a finite number of USD, at least 0, not {amount!r}"
         for name, amount in amounts.items()
         if (amount is None and name in needed) or (amount is not None and not _is_amount(amount))
     ]
@@ -271,7 +270,7 @@ def _above_problems(above: Any) -> list[str]:
     if not isinstance(above, Mapping):
         return [f"above is a mapping of input tokens to a Price, not {above!r}"]
     return [
-        f"above holds {start!r}: {price!r}; it is a count of tokens, and a Price"
+        f"above has {start!r}: {price!r}; use a number of tokens, and a Price"
         for start, price in above.items()
         if isinstance(start, bool) or not isinstance(start, int) or not isinstance(price, Price)
     ]
@@ -280,11 +279,11 @@ def _above_problems(above: Any) -> list[str]:
 def _declared(prices: Any) -> Mapping[str, Price]:
     if prices is None:
         return {}
-    way_out = "; write prices={'provider:name': Price(input, output)}"
+    fix = "; write prices={'provider:name': Price(input, output)}"
     if not isinstance(prices, Mapping):
-        raise TreeError.of(f"prices is a mapping, not {prices!r}{way_out}")
+        raise TreeError.of(f"prices is a mapping, not {prices!r}{fix}")
     faults = [
-        Fault("", f"prices: {model!r}: {price!r} is no price of a model{way_out}")
+        Fault("", f"prices: {model!r}: {price!r} is not a Price of a model{fix}")
         for model, price in prices.items()
         if not isinstance(model, str) or not model.strip() or not isinstance(price, Price)
     ]

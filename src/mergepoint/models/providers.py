@@ -66,13 +66,13 @@ def _number_problem(temperature: object) -> str | None:
     is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
     if is_number and math.isfinite(temperature):  # type: ignore[arg-type]
         return None
-    return f"temperature is a finite number, not {temperature!r}"
+    return f"temperature must be a finite number, not {temperature!r}"
 
 
 def _tokens_problem(tokens: object) -> str | None:
     if tokens is None or (type(tokens) is int and tokens > 0):
         return None
-    return f"max_tokens is a whole number from 1 on, not {tokens!r}"
+    return f"max_tokens must be an integer of at least 1, not {tokens!r}"
 
 
 def _address_problem(given: object) -> str | None:
@@ -99,7 +99,7 @@ class ModelSettings:
         max_tokens: The output limit of each answer, sent to the provider.
         timeout: Seconds for each attempt.
         base_url: The address of the run's model, or a mapping from names of models, or globs, to
-        addresses.
+            addresses.
         method: The method of structured output in stages of recipes.
 
     Raises:
@@ -146,8 +146,8 @@ class ModelSettings:
             return self
         if not isinstance(model, str):
             raise TreeError.of(
-                "base_url is the address of a model that is given by its name, as "
-                "model='openai:qwen3'; for models that steps name give a mapping, as "
+                "base_url is the address of a model that is passed by name, such as "
+                "model='openai:qwen3'; for models that steps name, pass a mapping, such as "
                 "base_url={'openai:qwen3': 'http://localhost:8080/v1'}"
             )
         return replace(self, base_url={model: self.base_url})
@@ -174,14 +174,14 @@ class ModelSettings:
     def _on_one(self, model: BaseChatModel, *, declared: bool) -> BaseChatModel:
         part = part_of(model)
         bound = {name: value for name, value in part.bound.items() if name not in part.settings}
-        told = {name: part.bound[name] for name in part.settings}
+        defaults = {name: part.bound[name] for name in part.settings}
         own = tracing_params(model, **bound).get("ls_temperature") if declared else None
         if self.temperature is not None and own is None and "temperature" not in bound:
-            told["temperature"] = self.temperature
+            defaults["temperature"] = self.temperature
         capped = output_cap(bound) or (declared and output_cap_of(model))
         if self.max_tokens is not None and not capped:
-            told[cap_name(type(model))] = self.max_tokens
-        return carrying(model, ModelBinding({**bound, **told}, part.whole, frozenset(told)))
+            defaults[cap_name(type(model))] = self.max_tokens
+        return carrying(model, ModelBinding({**bound, **defaults}, part.whole, frozenset(defaults)))
 
 
 NO_SETTINGS = ModelSettings()
@@ -222,10 +222,10 @@ def resolve_model(model: str | ChatModel, *, base_url: str | None = None) -> Cha
 
     Args:
         model: A chat model, "offline", or "provider:name" with a provider of LangChain's
-        `init_chat_model`.
+            `init_chat_model`.
         base_url: The address of a server with the provider's API; for `openai` the default is the
-        variable OPENAI_BASE_URL. With an address but without the provider's key, a placeholder is
-        sent as the key.
+            variable OPENAI_BASE_URL. With an address but without the provider's key, a placeholder
+            is sent as the key.
 
     Raises:
         StepError: The name has no provider, or a package is not installed.
@@ -258,7 +258,7 @@ def resolve_model(model: str | ChatModel, *, base_url: str | None = None) -> Cha
     except ValueError as error:
         raise StepError(f"model {model!r}: {error}") from error
     if not isinstance(made, BaseChatModel):
-        raise StepError(f"model {model!r} gave a {type(made).__name__}, not a chat model")
+        raise StepError(f"model {model!r} is a {type(made).__name__}, not a chat model")
     return made
 
 
@@ -297,9 +297,9 @@ def _guess(model: str) -> str:
 def _missing(provider: str, error: ImportError) -> StepError:
     extra = _EXTRAS.get(provider)
     if extra is not None:
-        way_out = install_command(extra)
+        fix = install_command(extra)
     else:
-        way_out = f"pip install langchain and LangChain's package for {provider!r}"
+        fix = f"pip install langchain and LangChain's package for {provider!r}"
     # LangChain suggests another command, which does not install the tested versions.
     reason = re.sub(r"\.? Please install it with `[^`]*`\.?", "", str(error))
-    return StepError(f"the provider {provider!r} is not installed ({reason}); {way_out}")
+    return StepError(f"the provider {provider!r} is not installed ({reason}); {fix}")

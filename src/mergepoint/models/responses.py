@@ -107,8 +107,8 @@ _TEXTS: Final = (
     "response_metadata",
     "name",
 )
-_BESIDE: Final = _TEXTS[1:]
-_EXCERPT: Final = 300  # characters of a body that is no answer
+_OTHER_FIELDS: Final = _TEXTS[1:]
+_EXCERPT: Final = 300  # characters of an invalid body in errors
 
 
 def finish_reason(message: AIMessage) -> str:
@@ -132,7 +132,9 @@ def cleaned(message: M) -> tuple[M, tuple[str, ...]]:
     """
     fields = vars(message)
     content = fields["content"]
-    is_clean = type(content) is str and content.isascii() and not any(map(fields.get, _BESIDE))
+    is_clean = (
+        type(content) is str and content.isascii() and not any(map(fields.get, _OTHER_FIELDS))
+    )
     changed = {} if is_clean else clean_fields(fields, _TEXTS)
     usage = fields.get("usage_metadata")
     if usage and sound_usage(usage) != usage:
@@ -168,7 +170,7 @@ def truncation(message: AIMessage, path: str, *, accepted: bool) -> str:
     if accepted and cut_off(message):
         return reason
     about = f"{path}: the model's answer is truncated (finish reason {reason!r})"
-    accept = "accept what there is with Policy(accept_truncated=True)"
+    accept = "accept the partial answer with Policy(accept_truncated=True)"
     if _LIMIT.fullmatch(reason):
         raise TruncatedAnswer(
             f"{about}: it reached the limit of its tokens. Raise the limit, such as max_tokens, "
@@ -180,8 +182,8 @@ def truncation(message: AIMessage, path: str, *, accepted: bool) -> str:
         )
     if _BROKEN.fullmatch(reason):
         raise BrokenAnswer(
-            f"{path}: the provider failed while it answered (finish reason {reason!r}); give the "
-            "policy retry to try again"
+            f"{path}: the provider failed while it answered (finish reason {reason!r}); to try "
+            "again, set retry in the policy"
         )
     return ""
 
@@ -197,7 +199,7 @@ def check_end(message: AIMessage, model: str, path: str) -> None:
     if model.partition(":")[0] in _REPORTING and not finish_reason(message):
         raise BrokenAnswer(
             f"{path}: the model's stream ended without a finish reason: the connection or the "
-            "server broke off. Give the policy retry to try again. For a server that never sends "
+            "server failed. To try again, set retry in the policy. For a server that never sends "
             "a finish reason, switch streams off (disable_streaming=True on the model)"
         )
 
@@ -277,7 +279,7 @@ def _received(error: Exception, path: str) -> ChatResult:
 
 
 def _ended(error: Exception, path: str, *, began: bool) -> None:
-    """Return if a stream's chunks are a complete answer that its client rejected, else raise."""
+    """Raise the error of a stream, unless its chunks are a complete answer."""
     if began and (_completion_of(error) is not None or _refused_by_schema(error)):
         return
     if (broken := _broken(error, path)) is not None:
@@ -293,8 +295,8 @@ def _broken(error: Exception, path: str) -> BrokenAnswer | None:
     said = body if isinstance(body, str) and body.strip() else str(error)
     shown = said.strip()[:_EXCERPT] or type(error).__name__
     return BrokenAnswer(
-        f"{path}: the server's answer is no chat completion ({type(error).__name__}): {shown}\n"
-        "Check that the base URL is that of the API; where it is, give the policy retry to try "
+        f"{path}: the server's answer is not a chat completion ({type(error).__name__}): {shown}\n"
+        "Check that the base URL is that of the API. If it is, set retry in the policy to try "
         "again"
     )
 
@@ -409,13 +411,13 @@ def structured(
     only_tools = type(model).with_structured_output is BaseChatModel.with_structured_output
     try:
         if only_tools and method in ("json_schema", "json_mode"):
-            raise NotImplementedError("its package has function_calling alone")
+            raise NotImplementedError("its package has only function_calling")
         given = schema if isinstance(schema, type) else dict(schema)
         return model.with_structured_output(given, include_raw=True, **options)
     except (ValueError, TypeError, NotImplementedError) as error:
         raise StepError(
-            f"{type(model).__name__} has no structured output by {method or 'a method of its own'}"
-            f" ({error}); give the step another method: 'prompt' works with every model"
+            f"{type(model).__name__} has no structured output by {method or 'its own method'}"
+            f" ({error}); set another method on the step: 'prompt' works with every model"
         ) from error
 
 
@@ -423,8 +425,8 @@ def instruction_for(schema: type[BaseModel] | Mapping[str, Any], method: Method 
     """Return the instruction for a schema that is not in the request itself, or ""."""
     if method not in _INSTRUCTED:
         return ""
-    told = schema.model_json_schema() if isinstance(schema, type) else dict(schema)
-    form = json.dumps(told, ensure_ascii=False)
+    plain_schema = schema.model_json_schema() if isinstance(schema, type) else dict(schema)
+    form = json.dumps(plain_schema, ensure_ascii=False)
     return (
         "Answer with one JSON object that fits this JSON schema, and with nothing else: no "
         f"explanation, no code fence.\n{form}"
@@ -484,18 +486,18 @@ def _misfit(schema: type[BaseModel], error: ValidationError, *, refusal: str) ->
     first = error.errors(include_url=False)[0]
     said = str(first.get("ctx", {}).get("error", ""))
     position: dict[str, Any] = {}
-    way_out = ""
+    fix = ""
     if found := _PLACE.search(said):
         position = {"line": int(found[1]), "column": int(found[2])}
-        way_out = (
+        fix = (
             "\nThe answer ends within its JSON: raise the limit of its tokens, such as max_tokens"
             if said.startswith("EOF")
-            else "\nThe answer is no JSON: choose another method (function_calling, "
+            else "\nThe answer is not JSON: choose another method (function_calling, "
             "json_mode, or prompt, which works with every server)"
         )
     elif first["loc"]:
         position = {"field": ".".join(map(str, first["loc"]))}
-    problem = f"the answer does not fit {schema.__name__}: {error}{way_out}"
+    problem = f"the answer does not fit {schema.__name__}: {error}{fix}"
     return AnswerError(problem, position=position)
 
 

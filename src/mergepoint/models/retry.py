@@ -65,20 +65,21 @@ def wait_before_next(
     retry: Retry | None, attempt: int, error: BaseException, clock: Clock
 ) -> float | None:
     """Return the seconds to wait after a failed attempt, or None if it was the last."""
-    if retry is None or not may_pass(error):
+    if retry is None or not may_be_temporary(error):
         return None
     state = RetryCallState(Retrying(), None, (), {})
     state.attempt_number = attempt
     if stop_after_attempt(retry.attempts)(state):
         return None
-    asked = asked_wait(error, clock)
+    asked = retry_after(error, clock)
     if asked is not None:
         return asked
     wait = wait_exponential(multiplier=retry.wait, max=retry.longest)
+    # Jitter, so that concurrent calls that failed together do not retry together.
     return wait(state) * (1.0 + clock.chance())
 
 
-def may_pass(error: BaseException) -> bool:
+def may_be_temporary(error: BaseException) -> bool:
     """Return whether another attempt may succeed, after an error of network, load or answer.
 
     A rejected request, a bug, a spent budget and a missing recorded answer are permanent.
@@ -97,7 +98,7 @@ def may_pass(error: BaseException) -> bool:
     return isinstance(error, ValidationError) or any(map(_is_network, _causes(error)))
 
 
-def asked_wait(error: BaseException, clock: Clock) -> float | None:
+def retry_after(error: BaseException, clock: Clock) -> float | None:
     """Return the seconds of the Retry-After that came with an error, at most LONGEST_ASKED.
 
     https://www.rfc-editor.org/rfc/rfc9110#field.retry-after: seconds, or a date.

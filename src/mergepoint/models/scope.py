@@ -103,15 +103,15 @@ class Scope:
     Args:
         key: The key by which its calls are recorded and found.
         keepers: The recorders with their journals and recorded answers.
-        purse: The source of reservations for each attempt.
+        budget: The source of reservations for each attempt.
         policy: Retries and timeout of each call.
         view: The view of the conversation; by default that of each model's provider.
         samples: The numbers and answers of an execution that may begin again.
         seconds: The maximum time of all calls together.
         kind: The kind of the recorded calls.
         accept: Raises AnswerError for an unusable answer. With it, the scope is that of one call,
-            and
-        its caller repeats a rejected call with the reason, in another scope of the same key.
+            and its caller repeats a rejected call with the reason, in another scope of the same
+            key.
         attempts: The attempts of the earlier scopes of that call.
     """
 
@@ -120,7 +120,7 @@ class Scope:
         key: CallKey,
         *,
         keepers: Sequence[AnswerKeeper] = (),
-        purse: BudgetSource | None = None,
+        budget: BudgetSource | None = None,
         policy: Policy | None = None,
         view: View | None = None,
         samples: Samples | None = None,
@@ -131,10 +131,10 @@ class Scope:
     ) -> None:
         self.key = key
         self.keepers = tuple(keepers)
-        self.purse = purse
+        self.budget = budget
         self.policy = policy or Policy()
         self.samples = samples or Samples()
-        self.flights = AttemptTracker(key.full_path)
+        self.tracker = AttemptTracker(key.full_path)
         self.halt = STOP_SIGNAL.get()
         self.clock = CLOCK.get()
         self._view = view
@@ -160,7 +160,7 @@ class Scope:
 
         Raises StepError if the execution is over, and for a call without messages.
         """
-        self.flights.check()
+        self.tracker.check()
         if not messages:
             raise StepError(f"{self.key.full_path}: a model was called without any message")
         call = ModelCall(
@@ -170,9 +170,9 @@ class Scope:
             lead=_leading(messages),
             params=declared(model, stop, options),
             journals=[keeper.journal for keeper in self.keepers],
-            accept=self._accept or _said,
+            accept=self._accept or _text_of_answer,
             asks_again=self._accept is not None,
-            purse=self.purse,
+            budget=self.budget,
             policy=self.policy,
             clock=self.clock,
             kind=self._kind,
@@ -237,8 +237,8 @@ class Scope:
 
         Several callbacks may report the same call; `run` is LangChain's id of it.
         """
-        if run not in self._charged and isinstance(self.purse, BudgetLedger):
-            self._charged[run] = self.purse.charge(self.key, model, message)
+        if run not in self._charged and isinstance(self.budget, BudgetLedger):
+            self._charged[run] = self.budget.charge(self.key, model, message)
         return self._charged.get(run)
 
     def give_up(self, error: BaseException) -> None:
@@ -281,13 +281,13 @@ class Scope:
 
     def end(self) -> None:
         """Prevent further calls, and wait for those in progress."""
-        self.flights.close()
-        self.flights.land()
+        self.tracker.close()
+        self.tracker.land()
 
     async def aend(self) -> None:
         """End as `end` does, on an event loop."""
-        self.flights.close()
-        await self.flights.aland()
+        self.tracker.close()
+        await self.tracker.aland()
 
     def _leave(self) -> None:
         if self._token is not None:
@@ -309,7 +309,7 @@ def _leading(messages: Sequence[BaseMessage]) -> int:
     return count
 
 
-def _said(message: AIMessage) -> str:
+def _text_of_answer(message: AIMessage) -> str:
     """Return the text of an answer; it may be empty, as for a tool call."""
     return str(message.text)
 
@@ -372,7 +372,7 @@ class ScopedModelCall(ModelCallRun):
         """Return the call of the model's own code, with `CALL` set around it."""
         return partial(how, self.call, ask)
 
-    def handed(self, message: M) -> M:
+    def for_caller(self, message: M) -> M:
         """Return a copy of an answer, which keeps its id because it belongs to the function."""
         return copied_message(message)
 
@@ -381,25 +381,25 @@ class ScopedAttempt(Attempt):
     """One attempt of a call of a scope."""
 
     def __init__(
-        self, passage: ScopedModelCall, number: int, *, after: float | None, live: bool
+        self, call_run: ScopedModelCall, number: int, *, after: float | None, live: bool
     ) -> None:
-        super().__init__(passage, number, after=after, live=live)
-        self._scope = passage.scope
-        self._halt = self._halt or passage.scope.halt
-        self._counted = passage.counted
+        super().__init__(call_run, number, after=after, live=live)
+        self._scope = call_run.scope
+        self._stop_signal = self._stop_signal or call_run.scope.halt
+        self._counted = call_run.counted
 
     def __enter__(self) -> Self:
-        self._scope.flights.check()
+        self._scope.tracker.check()
         if self._live:
-            self._passage.limits = self._scope.limits()
-            self.landing = CancellationShield(self._passage.limits)
+            self._call_run.limits = self._scope.limits()
+            self.shield = CancellationShield(self._call_run.limits)
         if not self._counted:
             return super().__enter__()
-        self._scope.flights.begin()
+        self._scope.tracker.begin()
         try:
             return super().__enter__()
         except BaseException:
-            self._scope.flights.end()
+            self._scope.tracker.end()
             raise
 
     def __exit__(
@@ -412,15 +412,15 @@ class ScopedAttempt(Attempt):
             again = super().__exit__(kind, error, trace)
         finally:
             if self._counted:
-                self._scope.flights.end()
+                self._scope.tracker.end()
         if error is not None and not again:
-            self._scope.again(self._passage.call)
-            if not self._given_on:
+            self._scope.again(self._call_run.call)
+            if not self._emitted:
                 self._scope.give_up(error)
         return again
 
     def _record(self, error: BaseException | None, cost: float | None) -> CallRecord:
-        record, answer = super()._record(error, cost), self._passage.call.answer
+        record, answer = super()._record(error, cost), self._call_run.call.answer
         self._scope.attempts = max(record.attempt, 0 if answer is None else answer.attempt)
         if record.answered:
             self._scope.samples.keep(record)

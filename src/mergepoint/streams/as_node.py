@@ -128,7 +128,7 @@ def _begin(
     recipe: Recipe, knobs: Mapping[str, Any], asked: Prepared, context: CallContext
 ) -> tuple[RunServices, _Refusals]:
     """Return the services of the recipe's run, and the refusals of the enclosing budgets."""
-    around, at = asked.purse, asked.key.path
+    around, at = asked.budget, asked.key.path
     prices = around.prices if isinstance(around, BudgetLedger | NestedBudget) else Prices()
     setup = RecipeSetup.of(
         recipe,
@@ -143,7 +143,7 @@ def _begin(
         _continuing(asked), run_id=asked.key.run, host=asked.key.host, at=at, around=around
     )
     refusals = _Refusals(services.ledger, around, at)
-    passing = replace(services.passing, purse=refusals)
+    passing = replace(services.passing, budget=refusals)
     return replace(services, passing=passing), refusals
 
 

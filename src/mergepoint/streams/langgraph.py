@@ -34,7 +34,7 @@ from mergepoint.engine.compiled_graph import DrawnGraph, tool_of
 from mergepoint.engine.compiler import Graph
 from mergepoint.engine.facts import RUN_ID, SEED, THREAD, Facts, facts_from
 from mergepoint.engine.graph_nodes import Showing
-from mergepoint.engine.journaling import OpenedRun, Other
+from mergepoint.engine.journaling import OpenedRun, OtherInputsError
 from mergepoint.journal.file_journal import store_at
 from mergepoint.journal.stores import RunJournal, Store
 from mergepoint.journal.writer import run_off_loop
@@ -169,7 +169,7 @@ class GraphRuns:
     def _services(self, facts: Facts, config: RunnableConfig) -> Iterator[RunServices]:
         """Yield the services of the run, with exclusive use of its path."""
         recorders = recorders_of(config)
-        around = next((one.purse for one in recorders if one.purse is not None), None)
+        around = next((one.budget for one in recorders if one.budget is not None), None)
         with running(recorders, facts, path_of(self.setup.planned.stage_id)) as facts:
             yield self.setup.begin(
                 config,
@@ -204,7 +204,7 @@ class GraphRuns:
             try:
                 return self.setup.resume_journal(store, run_id, items, same_seed=seed)
             # An earlier run of the same thread.
-            except Other:
+            except OtherInputsError:
                 if not by_thread:
                     raise
         raise AssertionError("there is always another id")

@@ -76,7 +76,7 @@ class Passing:
 
     run_id: str
     config: RunnableConfig
-    purse: BudgetSource | None = None
+    budget: BudgetSource | None = None
     prices: Mapping[str, Price] | None = None
     host: str = ""
     at: str = ""
@@ -120,7 +120,7 @@ def asker_of(
     prices = Prices(passing.prices)
     about = {"run": passing.run_id, "host": passing.host}
     base = passing.config
-    common: dict[str, Any] = {"purse": passing.purse, "policy": policy, "kind": "step"}
+    common: dict[str, Any] = {"budget": passing.budget, "policy": policy, "kind": "step"}
     common["keepers"] = passing.recorders
     # Models with structured output, by schema: each is wrapped once, not per call.
     structured: dict[Any, Any] = {}
@@ -297,7 +297,7 @@ def _config(passing: Passing, calls: TreeCalls, at: str, heard: _Heard) -> Runna
     """Return a config whose recorders also report this tree's calls and apply its budgets."""
     recorders = passing.recorders
     config = without_recorders(passing.config, recorders)
-    purse: BudgetSource | None = passing.purse
+    source: BudgetSource | None = passing.budget
     if calls.spending.limited:
         below = f"{at}{SEPARATOR}"
         # A resumed tree has spent money already: its ledger starts from the recorded calls.
@@ -307,9 +307,9 @@ def _config(passing: Passing, calls: TreeCalls, at: str, heard: _Heard) -> Runna
             for one in known
             if one.key.run == passing.run_id and f"{one.path}/".startswith(below)
         )
-        purse = own if purse is None else NestedBudget(own, purse)
+        source = own if source is None else NestedBudget(own, source)
     for one in recorders:
-        inside = Recorder(one.journal, on_event=heard.then(one), answers=one.answers, purse=purse)
+        inside = Recorder(one.journal, on_event=heard.then(one), answers=one.answers, budget=source)
         inside.digests = one.digests
         config = with_recorder(config, inside)
     return config

@@ -18,7 +18,7 @@ from mergepoint.engine.callbacks import (
     recorders_of,
     with_recorder,
 )
-from mergepoint.engine.journaling import Origin, Other
+from mergepoint.engine.journaling import Origin, OtherInputsError
 from mergepoint.engine.result import DONE
 from mergepoint.journal.recipe_records import RecipeEnd
 from mergepoint.journal.recorded_answers import RecordedAnswers, answers_of
@@ -211,7 +211,7 @@ class RecipeSetup:
         passing = Passing(
             run_id=run_id,
             config=config,
-            purse=own if around is None else NestedBudget(own, around),
+            budget=own if around is None else NestedBudget(own, around),
             prices=self.prices.declared,
             host=host,
             at=at,
@@ -241,7 +241,7 @@ def _check_same(header: RunHeader, items: Iterable[Any], seed: int, store: Store
     masked = "items" in header.hidden.get("names", ())
     same = masked or header.inputs.get("items") == [on_wire(one) for one in items]
     if not same or header.seed != seed:
-        raise Other(
+        raise OtherInputsError(
             f"run {header.run_id!r} in {store} began with other items or another seed; give it "
             "the same to go on with it, or give the new run another id"
         )

@@ -11,7 +11,7 @@ from typing import Any, Final
 from mergepoint.core.errors import Fault, RecipeError, ReplayMiss, StepError, TreeError
 from mergepoint.core.frozen_json import freeze, thaw
 from mergepoint.engine.callbacks import Recorder
-from mergepoint.engine.journaling import Other
+from mergepoint.engine.journaling import OtherInputsError
 from mergepoint.journal.lines import JournalError
 from mergepoint.journal.recipe_records import NOTE, RecipeEnd, StageCount, end_path
 from mergepoint.journal.recorded_answers import AnswerRequest
@@ -193,7 +193,7 @@ def check_items(
     given = [on_wire(one) for one in items] if isinstance(items, list | tuple) else known
     again = {"items": given if "items" in names else known, "knobs": recorded(knobs or {})}
     if header.differing(again, ()):
-        raise Other(
+        raise OtherInputsError(
             f"run {header.run_id!r} began with other {' and '.join(names)}; give it the same to go "
             "on with it, or begin a new run"
         )

@@ -77,8 +77,8 @@ PLANTED = (
         "no budget is asked",
         "budget",
         "model_calls",
-        '{"purse": passing.purse, "policy"',
-        '{"purse": None, "policy"',
+        '{"budget": passing.budget, "policy"',
+        '{"budget": None, "policy"',
     ),
     _planted(
         "a rail of a stage ends the run",

@@ -283,12 +283,12 @@ def check_resumed(run: StoredRun, inputs: Mapping[str, Any], messages: Sequence[
     """
     from langchain_core.messages import HumanMessage
 
-    from mergepoint.engine.generation import given_again
+    from mergepoint.engine.generation import inputs_passed_again
 
     header = run.store.read(run.run_id)[0]
     try:
         said = [HumanMessage(content=text) for text in messages]
-        given = given_again(header, inputs or None, said)
+        given = inputs_passed_again(header, inputs or None, said)
     except StepError as error:
         raise CommandError(
             f"{error}; to run with other inputs, start a new run with --reuse {run.name}"
