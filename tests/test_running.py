@@ -224,6 +224,20 @@ async def _aiter() -> Any:
         yield content
 
 
+def test_a_step_alone_takes_the_keys_that_it_reads() -> None:
+    """It can't declare inputs; what is missing or unknown is told before a call."""
+    step = Step(Template("{{ a }} and {{ b }}", defaults={"b": "b"}))
+    for way in (run, run_async):
+        model = ScriptedModel(default="x")
+        done = way(step, inputs={"a": "me"}, model=model)
+        assert [message.text for message in done.messages] == ["me and b", "x"]
+    graph = compile_graph(step, model=ScriptedModel(default="x"))
+    assert graph.invoke({"inputs": {"a": 1, "b": 2}})["messages"][0].text == "1 and 2"
+    for inputs, problem in (({}, "input 'a' is not given"), ({"a": 1, "c": 2}, "input 'c' is not")):
+        with pytest.raises(TreeError, match=problem):
+            run(step, inputs=inputs, model="offline")
+
+
 def test_the_input_of_a_recipe_may_be_said_in_several_ways() -> None:
     """A text, a mapping or a Thing is one item; what can be iterated is several."""
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from mergepoint.engine.compiler import resume_graph as resume_graph
     from mergepoint.engine.context import RunContext as RunContext
     from mergepoint.engine.generation import run_generation as run_generation
-    from mergepoint.engine.interpreter import ainterpret as ainterpret
-    from mergepoint.engine.interpreter import interpret as interpret
     from mergepoint.engine.result import Result as Result
     from mergepoint.engine.runner import ChatRunner as ChatRunner
     from mergepoint.journal.records import CallRecord as CallRecord
@@ -70,12 +68,13 @@ if TYPE_CHECKING:
     from mergepoint.streams.recipe_yaml import load_recipe as load_recipe
     from mergepoint.streams.registry import block as block
     from mergepoint.streams.thing import Thing as Thing
+    from mergepoint.targets import FoundTarget as FoundTarget
+    from mergepoint.targets import find_target as find_target
     from mergepoint.tree.decision import Decision as Decision
     from mergepoint.tree.decision import Question as Question
     from mergepoint.tree.leaves import Call as Call
     from mergepoint.tree.leaves import ChatStep as ChatStep
     from mergepoint.tree.leaves import Step as Step
-    from mergepoint.tree.load import resolve_target as resolve_target
     from mergepoint.tree.nodes import Block as Block
     from mergepoint.tree.nodes import Gate as Gate
     from mergepoint.tree.nodes import Input as Input
@@ -115,6 +114,7 @@ __all__ = [
     "Decision",
     "Event",
     "Fact",
+    "FoundTarget",
     "Gate",
     "GateOpen",
     "Graph",
@@ -155,7 +155,6 @@ __all__ = [
     "TurnRunner",
     "Usage",
     "WorkingStep",
-    "ainterpret",
     "aresume_graph",
     "arun",
     "arun_turn",
@@ -164,15 +163,14 @@ __all__ = [
     "cancel_turn",
     "check",
     "compile_graph",
+    "find_target",
     "from_yaml",
-    "interpret",
     "load_recipe",
     "load_yaml",
     "open_session",
     "outline",
     "read_transcript",
     "reads",
-    "resolve_target",
     "resume_graph",
     "run",
     "run_generation",
@@ -200,7 +198,6 @@ _HOMES = {
     "mergepoint.engine.compiler": "Graph aresume_graph resume_graph",
     "mergepoint.engine.context": "RunContext",
     "mergepoint.engine.generation": "run_generation",
-    "mergepoint.engine.interpreter": "ainterpret interpret",
     "mergepoint.engine.result": "Result",
     "mergepoint.engine.runner": "ChatRunner",
     "mergepoint.journal.records": "CallRecord",
@@ -222,9 +219,9 @@ _HOMES = {
     "mergepoint.streams.registry": "block",
     "mergepoint.streams.recipe_runs": "run_recipe",
     "mergepoint.streams.thing": "Thing",
+    "mergepoint.targets": "FoundTarget find_target",
     "mergepoint.tree.decision": "Decision Question",
     "mergepoint.tree.leaves": "Call ChatStep Step",
-    "mergepoint.tree.load": "resolve_target",
     "mergepoint.tree.nodes": "Block Gate Input Loop Node walk",
     "mergepoint.tree.policy": "Budget Policy Retry",
     "mergepoint.tree.prompts": "CallContext PromptContext Template reads",

@@ -1,10 +1,10 @@
-"""Targets: from what a user names to a tree or a recipe, in Python and on the command line."""
+"""Targets: trees and recipes by file or name, in Python and on the command line."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from mergepoint.core.errors import RecipeError
 from mergepoint.core.paths import is_file, nearest
@@ -14,7 +14,6 @@ from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.recipe_yaml import LIBRARY, Library, load_recipe
 from mergepoint.tree.leaves import is_node
 from mergepoint.tree.load import (
-    EXAMPLE_FILE,
     GRAPH_FILES,
     RECIPE_FILE,
     TargetError,
@@ -27,8 +26,11 @@ from mergepoint.tree.load import (
 from mergepoint.tree.nodes import Node
 from mergepoint.tree.yaml import load_yaml
 
+EXAMPLE_FILE = "inputs.yaml"
+
 _YAML = (".yaml", ".yml")
-_RECIPE_KEY = "stages"  # a recipe's YAML has it, a tree's never
+_RECIPE_KEYS = frozenset({"stages", "knobs", "rails"})  # a tree never has them
+_TOP_LEVEL_KEY = re.compile(r"^(\w+):", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class FoundTarget:
 
     @property
     def example(self) -> Path | None:
-        """Return the file of example inputs that a graph has beside it, None without one."""
+        """Return the file of example inputs next to the graph's file, or None."""
         if self.file is None or self.file.name not in GRAPH_FILES:
             return None
         file = self.file.with_name(EXAMPLE_FILE)
@@ -65,21 +67,24 @@ class FoundTarget:
 
 
 def find_target(target: Node | Recipe | Path | str) -> FoundTarget:
-    """Return the tree or the recipe that a target stands for.
+    """Return the tree or recipe that a target names, and its file.
+
+    `run` and `compile_graph` accept the same targets. A YAML file is imported from: its tree can
+    name Python tools.
 
     Args:
-        target: A tree or a recipe, which stands for itself; a YAML file of either;
+        target: A tree or a recipe, which is returned unchanged; a YAML file of either;
             `file.py:object` (a tree, a recipe, or a function without arguments that returns one);
             a folder with a graph.py, graph.yaml or recipe.yaml; or the name of a bundled graph or
-            recipe. Where a folder has the name of something bundled, the folder counts.
+            recipe. A folder overrides a bundled graph or recipe of the same name.
 
     Returns:
         The tree or recipe, and where it was found.
 
     Raises:
-        TargetError: The target stands for nothing; it says what there is instead.
-        TreeError: A YAML tree has faults.
-        RecipeError: A recipe has faults; it lists all of them.
+        TargetError: There is no such target; the message names similar ones.
+        TreeError: A YAML tree has problems; the message lists all, with file and line.
+        RecipeError: A recipe has problems; the message lists all, with file and line.
     """
     if not isinstance(target, Path | str):
         if isinstance(target, Recipe) or is_node(target):
@@ -99,7 +104,7 @@ def find_target(target: Node | Recipe | Path | str) -> FoundTarget:
 
 
 def _in_file(file: Path, attribute: str) -> FoundTarget:
-    """Return what a file holds. Raises what `find_target` raises."""
+    """Return the tree or recipe in a file. Raises the errors of `find_target`."""
     if not is_file(file):
         raise TargetError(f"there is no file {str(file)!r}")
     if file.suffix not in _YAML:
@@ -114,15 +119,19 @@ def _in_file(file: Path, attribute: str) -> FoundTarget:
 
 
 def _is_recipe(file: Path) -> bool:
+    if file.name == RECIPE_FILE:
+        return True
     try:
-        value: Any = load_file(file).value
-    except (YamlError, UnicodeDecodeError):
-        return False  # whoever reads it as a tree says what is wrong with it
-    return isinstance(value, dict) and _RECIPE_KEY in value
+        value = load_file(file).value
+        keys = set(value) if isinstance(value, dict) else set()
+    except YamlError:
+        # Its reader will refuse it: the keys decide whether as a tree or as a recipe.
+        keys = set(_TOP_LEVEL_KEY.findall(file.read_text(encoding="utf-8", errors="replace")))
+    return not keys.isdisjoint(_RECIPE_KEYS)
 
 
 def _bundled(name: str) -> FoundTarget:
-    """Return a bundled graph or recipe. Raises TargetError with those that there are."""
+    """Return a bundled graph or recipe. Raises TargetError with the available names."""
     graphs, examples = graph_names(), recipe_graphs()
     if name in graphs:
         return _in_file(graph_file(name), "")
@@ -135,6 +144,6 @@ def _bundled(name: str) -> FoundTarget:
     near = nearest(name, [*graphs, *recipes, *examples])
     raise TargetError(
         f"there is no graph or recipe {name!r}{near}; a target is the name of a graph "
-        f"({', '.join(graphs) or 'none come along'}) or of a recipe (mergepoint list), "
+        f"({', '.join(graphs) or 'none are bundled'}) or of a recipe (mergepoint list), "
         "file.py:object, or a YAML file (x.yaml)"
     )

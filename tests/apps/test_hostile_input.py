@@ -17,13 +17,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.apps.command import command
 
-from mergepoint import Block, Budget, Call, Gate, Loop, Step, Template, compile_graph, interpret
+from mergepoint import Block, Budget, Call, Gate, Loop, Step, Template, compile_graph
 from mergepoint.core.errors import MergepointError
 from mergepoint.engine.generation import run_generation
+from mergepoint.engine.interpreter import interpret
 from mergepoint.journal.file_journal import FileStore
 from mergepoint.journal.lines import JournalError, encode
+from mergepoint.targets import find_target
 from mergepoint.testing.scripted_model import ScriptedModel
-from mergepoint.tree.load import resolve_target
 from mergepoint.tree.yaml import from_yaml
 
 ODD_TEXT = st.sampled_from(
@@ -105,7 +106,7 @@ def test_names_and_texts_of_any_kind_are_taken_or_refused(text: str, tmp_path: P
     """Targets, run ids, stores and YAML may hold any text."""
     store = FileStore(tmp_path / "runs")
     refused(lambda: from_yaml(text))
-    refused(lambda: resolve_target(text))
+    refused(lambda: find_target(text))
     for act in (store.read, store.has, store.held, store.open, store.folder_of):
         refused(lambda act=act: act(text))  # type: ignore[misc]
     refused(lambda: run_generation(STEP, model="offline", runs=tmp_path, resume=text))

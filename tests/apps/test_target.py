@@ -7,15 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from mergepoint.core.errors import TreeError
-from mergepoint.tree.load import TargetError, about, graph_file, graph_names, resolve_target
-from mergepoint.tree.nodes import root_path
+from mergepoint.core.errors import RecipeError, TreeError
+from mergepoint.targets import find_target
+from mergepoint.tree.load import TargetError, about, graph_file, graph_names
+from mergepoint.tree.nodes import Node, root_path
+
+
+def tree_of(target: str) -> Node:
+    """Return the tree that a target names."""
+    tree = find_target(target).tree
+    assert tree is not None
+    return tree
 
 
 def refusal(target: str) -> str:
     """Return the message with which a target is refused."""
     with pytest.raises(TargetError) as caught:
-        resolve_target(target)
+        find_target(target)
     return str(caught.value)
 
 
@@ -23,14 +31,15 @@ def test_every_graph_that_comes_along_gives_a_tree_and_a_line() -> None:
     """Each name in the list resolves, and its file says in one line what it is."""
     assert {"flat_chat", "image_prompt", "tot_enclave"} <= set(graph_names())
     for name in graph_names():
-        assert root_path(resolve_target(name).tree)
+        assert root_path(tree_of(name))
         assert about(graph_file(name))
 
 
 @pytest.mark.parametrize("target", ["essay.py:tree", "essay.py", "essay.py:", "essay.py:build"])
 def test_a_file_gives_its_object(target: str) -> None:
     """A tree, a function that gives one, and `tree` where no object is named, are the same."""
-    found = resolve_target(target)
+    found = find_target(target)
+    assert found.tree is not None
     assert root_path(found.tree) == "essay"
     assert found.file == Path("essay.py")
 
@@ -38,14 +47,14 @@ def test_a_file_gives_its_object(target: str) -> None:
 def test_a_yaml_file_is_a_tree(here: Path) -> None:
     """A path that ends in .yaml is read as a tree."""
     (here / "two.yaml").write_text("name: two\nnodes:\n- prompt: Hello\n", encoding="utf-8")
-    assert root_path(resolve_target("two.yaml").tree) == "two"
+    assert root_path(tree_of("two.yaml")) == "two"
 
 
 def test_a_yaml_tree_with_a_fault_is_refused_with_its_line(here: Path) -> None:
     """The error of a YAML tree holds the file and the line."""
     (here / "two.yaml").write_text("nodes:\n- prompt: Hello\n  merg: none\n", encoding="utf-8")
     with pytest.raises(TreeError, match=r"two\.yaml:3"):
-        resolve_target("two.yaml")
+        find_target("two.yaml")
 
 
 def test_an_unknown_name_is_answered_with_near_ones_and_the_three_forms() -> None:
@@ -111,7 +120,7 @@ def test_a_file_that_failed_can_be_mended(here: Path) -> None:
     file.write_text("raise RuntimeError\n", encoding="utf-8")
     refusal("broken.py")
     file.write_text("from mergepoint import Step\ntree = Step('x', name='ok')\n", encoding="utf-8")
-    assert root_path(resolve_target("broken.py").tree) == "ok"
+    assert root_path(tree_of("broken.py")) == "ok"
 
 
 def test_any_node_is_a_tree(here: Path) -> None:
@@ -124,7 +133,7 @@ def test_any_node_is_a_tree(here: Path) -> None:
     )
     (here / "kinds_of_mine.py").write_text(text, encoding="utf-8")
     for name in ("loop", "gate", "call"):
-        assert root_path(resolve_target(f"kinds_of_mine.py:{name}").tree) == name
+        assert root_path(tree_of(f"kinds_of_mine.py:{name}")) == name
 
 
 def test_a_file_named_like_a_module_takes_nothing_from_it(here: Path) -> None:
@@ -134,7 +143,7 @@ def test_a_file_named_like_a_module_takes_nothing_from_it(here: Path) -> None:
     (here / "json.py").write_text(
         "from mergepoint import Step\ntree = Step('x', name='mine')\n", encoding="utf-8"
     )
-    assert root_path(resolve_target("json.py").tree) == "mine"
+    assert root_path(tree_of("json.py")) == "mine"
     assert sys.modules["json"] is json
 
 
@@ -143,7 +152,7 @@ def test_modules_beside_a_file_can_be_imported(here: Path) -> None:
     (here / "prompts_of_mine.py").write_text("HELLO = 'Hello'\n", encoding="utf-8")
     text = "from prompts_of_mine import HELLO\nfrom mergepoint import Step\ntree = Step(HELLO)\n"
     (here / "split.py").write_text(text, encoding="utf-8")
-    assert root_path(resolve_target("split.py").tree) == "step_01"
+    assert root_path(tree_of("split.py")) == "step_01"
     assert str(here) in sys.path
 
 
@@ -153,6 +162,24 @@ def test_what_a_file_prints_does_not_reach_stdout(
     """Nothing but results goes to stdout, whatever a tree file prints when it is imported."""
     text = "print('loud')\nfrom mergepoint import Step\ntree = Step('x')\n"
     (here / "loud.py").write_text(text, encoding="utf-8")
-    resolve_target("loud.py")
+    find_target("loud.py")
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("", "loud\n")
+
+
+@pytest.mark.parametrize("text", ["name: x\nname: y\nstages: []\n", "knobs: {\n", "rails: {}\n"])
+def test_a_broken_recipe_is_a_recipe_s_error(here: Path, text: str) -> None:
+    """The keys tell a recipe from a tree, even where the file isn't YAML."""
+    (here / "mine.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(RecipeError, match=r"mine\.yaml:"):
+        find_target("mine.yaml")
+    (here / "recipe.yaml").write_text("name: [\n", encoding="utf-8")
+    with pytest.raises(RecipeError, match=r"recipe\.yaml:"):
+        find_target("recipe.yaml")
+
+
+def test_a_broken_tree_is_a_tree_s_error(here: Path) -> None:
+    """A file that isn't YAML and has no key of a recipe is read as a tree."""
+    (here / "mine.yaml").write_text("prompt: x\nprompt: stages\n", encoding="utf-8")
+    with pytest.raises(TreeError, match=r"mine\.yaml:2: key 'prompt' is on line 1"):
+        find_target("mine.yaml")

@@ -138,12 +138,12 @@ def test_answers_that_were_given_are_given_again() -> None:
 def test_a_run_from_python_is_resumed_by_what_it_was_told(here: Path) -> None:
     """Nothing is on record of how it began, so the line names the tree again."""
     from mergepoint import RunContext, run_generation
-    from mergepoint.tree.load import resolve_target
+    from mergepoint.targets import find_target
 
+    tree = find_target("late.py").tree
+    assert tree is not None
     with pytest.raises(KeyboardInterrupt):
-        run_generation(
-            resolve_target("late.py").tree, model="offline", ctx=RunContext(run_id="p"), runs="runs"
-        )
+        run_generation(tree, model="offline", ctx=RunContext(run_id="p"), runs="runs")
     shown = command("show", "p", "--json").data["resume"]
     assert shown == "mergepoint resume p TARGET --model PROVIDER:NAME"
     line = interrupted("resume", "p", "late.py", "--model", "offline")

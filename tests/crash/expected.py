@@ -11,8 +11,9 @@ from tests.crash.doomed import AskingModel, ended, key_of
 from tests.crash.served import answer_to
 from tests.crash.trees import Ask, Said
 
-from mergepoint import Node, Recorder, interpret
+from mergepoint import Node, Recorder
 from mergepoint.core.state import State
+from mergepoint.engine.interpreter import interpret
 from mergepoint.journal.recorded_answers import ReplaySource
 from mergepoint.journal.records import CallRecord
 from mergepoint.journal.replay import replay

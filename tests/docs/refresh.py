@@ -16,14 +16,16 @@ from tests.docs.play import Shown, play
 from tests.docs.reference import pages
 
 from mergepoint.report.svg import to_svg
-from mergepoint.tree.load import resolve_target
+from mergepoint.targets import find_target
 
 
 def drawings() -> dict[str, str]:
     """Return the drawings that the pages show, by file name."""
-    tree = resolve_target("image_prompt").tree
+    tree, agent = find_target("image_prompt").tree, find_target("plan_code_execute").tree
+    assert tree is not None
+    assert agent is not None
     return {
-        "agent.svg": to_svg(resolve_target("plan_code_execute").tree),
+        "agent.svg": to_svg(agent),
         "image_prompt.svg": to_svg(tree),
         "stage.svg": to_svg(tree, path="pipeline/initial_prompt"),
     }

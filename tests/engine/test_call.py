@@ -11,19 +11,10 @@ from langchain_core.tools import tool
 from langgraph.graph import START, MessagesState, StateGraph
 from tests.engine.engines import Engine
 
-from mergepoint import (
-    Block,
-    Call,
-    CallContext,
-    Step,
-    StepError,
-    Template,
-    TreeError,
-    interpret,
-    reads,
-)
+from mergepoint import Block, Call, CallContext, Step, StepError, Template, TreeError, reads
 from mergepoint.core.state import State
 from mergepoint.engine.callbacks import Recorder
+from mergepoint.engine.interpreter import interpret
 from mergepoint.journal.replay import replay
 from mergepoint.testing.scripted_model import ScriptedModel
 

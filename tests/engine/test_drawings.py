@@ -15,8 +15,8 @@ from langgraph.graph import START, MessagesState, StateGraph
 from mergepoint.engine.compiler import Form, compile_graph
 from mergepoint.streams.langgraph import compile_recipe
 from mergepoint.streams.recipe_yaml import load_recipe
+from mergepoint.targets import find_target
 from mergepoint.tree.leaves import Call, Step
-from mergepoint.tree.load import resolve_target
 from mergepoint.tree.nodes import Block, Node, root_path, walk
 
 GRAPHS = Path(__file__).parents[2] / "graphs"
@@ -26,7 +26,7 @@ RECIPES = sorted(path.parent.name for path in GRAPHS.glob("*/recipe.yaml"))
 
 def tree_of(name: str) -> Node:
     """Return the tree of an example."""
-    found: Any = resolve_target(str(GRAPHS / name / "graph.py"))
+    found: Any = find_target(str(GRAPHS / name / "graph.py"))
     tree: Node = getattr(found, "tree", found)
     return tree
 

@@ -19,13 +19,12 @@ from mergepoint import (
     Question,
     Step,
     StepError,
-    ainterpret,
     compile_graph,
-    interpret,
 )
 from mergepoint.core.state import State
 from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.compiler import Form
+from mergepoint.engine.interpreter import ainterpret, interpret
 from mergepoint.journal.recorded_answers import ResumeSource
 from mergepoint.journal.replay import replay
 from mergepoint.testing.scripted_model import ScriptedModel

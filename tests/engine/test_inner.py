@@ -25,8 +25,9 @@ from tests.engine.inner import (
     resumed,
 )
 
-from mergepoint import Block, Call, CallContext, Step, StepError, ainterpret
+from mergepoint import Block, Call, CallContext, Step, StepError
 from mergepoint.engine.callbacks import Event
+from mergepoint.engine.interpreter import ainterpret
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
 from mergepoint.tree.policy import Policy
 

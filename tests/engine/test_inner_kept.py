@@ -28,13 +28,13 @@ from mergepoint import (
     RunContext,
     Step,
     Template,
-    interpret,
     read_transcript,
     run_generation,
 )
 from mergepoint.core.state import State
 from mergepoint.engine.compiler import Form
 from mergepoint.engine.generation import TRANSCRIPT
+from mergepoint.engine.interpreter import interpret
 from mergepoint.journal.file_journal import JOURNAL, FileStore, read_journal
 from mergepoint.journal.journal_check import check_run
 from mergepoint.journal.recorded_answers import ReuseSource

@@ -32,9 +32,9 @@ from mergepoint import (
     StepError,
     TreeError,
     compile_graph,
-    interpret,
 )
 from mergepoint.engine.compiler import Form
+from mergepoint.engine.interpreter import interpret
 from mergepoint.models.budget import BudgetLedger
 from mergepoint.models.cancellation import stop_signal
 from mergepoint.models.pricing import Prices

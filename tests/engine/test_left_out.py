@@ -23,11 +23,11 @@ from mergepoint import (
     RunContext,
     Step,
     Transcript,
-    interpret,
     run_generation,
 )
 from mergepoint.core.state import State
 from mergepoint.engine.compiler import Form
+from mergepoint.engine.interpreter import interpret
 from mergepoint.journal.file_journal import read_journal
 from mergepoint.journal.records import to_json_value
 from mergepoint.journal.replay import replay

@@ -17,7 +17,6 @@ from mergepoint import (
     StepError,
     Template,
     check,
-    interpret,
     read_transcript,
     run_generation,
 )
@@ -25,6 +24,7 @@ from mergepoint.core.state import State
 from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.compiler import Form
 from mergepoint.engine.generation import TRANSCRIPT
+from mergepoint.engine.interpreter import interpret
 from mergepoint.journal.replay import replay
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.tree.leaves import Call

@@ -15,9 +15,9 @@ from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_runs import run_recipe
 from mergepoint.streams.recipe_yaml import load_recipe, recipe_from_yaml
 from mergepoint.streams.thing import Thing, fold
+from mergepoint.targets import find_target
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.testing.simulation import FakeClock
-from mergepoint.tree.load import resolve_target
 
 TREE = Block(
     [
@@ -94,7 +94,7 @@ def test_a_tree_stands_in_yaml_as_text_as_it_is_or_in_a_file(tmp_path: Path) -> 
 
 def test_a_graph_that_comes_along_is_named() -> None:
     """Its one input takes the content, and its captures are props, as of any tree."""
-    graph = resolve_target("flat_chat").tree
+    graph = find_target("flat_chat").tree
     named, given = (run(recipe(tree), ["cats"]).things for tree in ("flat_chat", graph))
     assert named == given
     assert "cats" in named[0].content

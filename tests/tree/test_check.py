@@ -53,9 +53,17 @@ def test_a_sound_tree_has_no_faults() -> None:
 def test_a_lone_step_is_a_tree() -> None:
     """A step can be checked without a block around it."""
     assert check(Step("x")) == []
-    assert problems(Step(Template("{{ a }}"))) == [
-        "step_01: reads 'a', which no input and no capture_key gives; known are: none"
-    ]
+    assert inputs_of(Step("x")) == ()
+
+
+def test_the_inputs_of_a_lone_step_are_the_keys_that_it_reads() -> None:
+    """A step or call without a block around it can declare none; a gate or loop declares none."""
+    step = Step(Template("{{ a }} {{ b }}", defaults={"b": "c"}), system=Template("{{ d }}"))
+    found = (Input("a"), Input("b", default="c"), Input("d"))
+    assert (check(step), inputs_of(step)) == ([], found)
+    call = Call(lambda x: x, args={"x": Template("{{ a }}")})
+    assert (check(call), inputs_of(call)) == ([], (Input("a"),))
+    assert problems(Gate(step))[0].startswith("gate_01/step_01: reads 'a', which no input")
 
 
 def test_inputs_below_the_root() -> None:
@@ -184,7 +192,9 @@ def test_a_key_that_is_written_only_later() -> None:
 
 def test_a_step_does_not_read_its_own_capture() -> None:
     """A step's response is not there when its prompt is made."""
-    assert "written only later" in problems(Step(Template("{{ a }}"), capture_key="a"))[0]
+    step = Step(Template("{{ a }}"), capture_key="a")
+    assert "written only later" in problems(Block([step]))[0]
+    assert problems(step) == ["step_01: capture_key 'a' is an input's name; rename one"]
 
 
 def test_a_block_captures_at_its_exit() -> None:
@@ -319,7 +329,7 @@ def test_a_required_read_is_found_beside_an_optional_one(swapped: bool) -> None:
     """A default in the system message does not excuse the prompt, nor the other way round."""
     texts: list[Any] = [Template("{{ a }}"), Template("{{ a }}", defaults={"a": "x"})]
     prompt, system = reversed(texts) if swapped else texts
-    assert check(Step(prompt, system=system)) != []
+    assert check(Block([Step(prompt, system=system)])) != []
 
 
 def test_a_fault_says_where_and_what() -> None:

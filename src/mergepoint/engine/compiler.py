@@ -170,7 +170,9 @@ def compile_graph(
     checked(tree, given=extra_inputs)
     path = at or root_path(tree)
     part = find(tree, path)
-    needs = (*needs_of(tree, path), *map(Input, extra_inputs))
+    declared = needs_of(tree, path)
+    known = {one.name for one in declared}
+    needs = (*declared, *(Input(name) for name in extra_inputs if name not in known))
     settings = ModelSettings(
         temperature=temperature, max_tokens=max_tokens, timeout=timeout, base_url=base_url
     )

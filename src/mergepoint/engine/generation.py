@@ -36,7 +36,7 @@ from mergepoint.journal.writer import run_off_loop
 from mergepoint.tree.decision import Answerer
 from mergepoint.tree.nodes import Node, root_path
 from mergepoint.tree.transform import check_stack
-from mergepoint.tree.validate import as_tree, inputs_of
+from mergepoint.tree.validate import as_tree, declared_inputs
 
 TRANSCRIPT = "transcript.json"
 _OF_RUNNERS = (
@@ -212,7 +212,7 @@ class TreeRun:
         given = inputs_passed_again(store.read(run_id)[0], again.inputs, again.messages)
         journal = self.runner.journaling(store, self.tree).resume(run_id, given)
         header = given or journal.header
-        declared = {known.name for known in inputs_of(self.tree)}
+        declared = {known.name for known in declared_inputs(self.tree)}
         ctx.run_id = header.run_id
         ctx.inputs = {name: value for name, value in header.inputs.items() if name in declared}
         ctx.outputs = {name: value for name, value in header.inputs.items() if name not in declared}

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mergepoint.streams.prompting import failing as failing
     from mergepoint.streams.prompting import places as places
     from mergepoint.streams.protocols import ModelAnswer as ModelAnswer
+    from mergepoint.streams.provenance import add_words as add_words
     from mergepoint.streams.provenance import lineage as lineage
     from mergepoint.streams.recipe import Recipe as Recipe
     from mergepoint.streams.recipe import Stage as Stage
@@ -34,6 +35,7 @@ __all__ = [
     "Recipe",
     "Stage",
     "Thing",
+    "add_words",
     "asked",
     "block",
     "failed",
@@ -54,7 +56,7 @@ _HOMES = {
     "mergepoint.streams.planning": "plan",
     "mergepoint.streams.prompting": "PromptParams asked failing places",
     "mergepoint.streams.protocols": "ModelAnswer",
-    "mergepoint.streams.provenance": "lineage",
+    "mergepoint.streams.provenance": "add_words lineage",
     "mergepoint.streams.recipe": "Recipe Stage",
     "mergepoint.streams.recipe_yaml": "load_recipe",
     "mergepoint.streams.registry": "block",

@@ -58,7 +58,7 @@ from mergepoint.streams.protocols import (
 )
 from mergepoint.tree.evaluate import Messages, evaluate
 from mergepoint.tree.leaves import Method, Step, is_node
-from mergepoint.tree.load import graph_names, resolve_target
+from mergepoint.tree.load import graph_file, graph_names, load_object
 from mergepoint.tree.nodes import Gate, Node, root_path, walk
 from mergepoint.tree.policy import Policy
 from mergepoint.tree.transform import outline, with_overrides
@@ -374,7 +374,8 @@ def _graph(name: str) -> Node:
     known = graph_names()
     if name not in known:
         raise ValueError(f"no graph is named {name!r}{nearest(name, known)}; a tree is {_FORMS}")
-    return resolve_target(name).tree
+    file = graph_file(name)
+    return load_object(file) if file.suffix == ".py" else load_yaml(file)
 
 
 def _gates(tree: Node) -> Iterator[str]:

@@ -1,69 +1,38 @@
-"""Loading trees: from the target that a user types to a tree.
+"""Python objects from files and by name, and the bundled graphs.
 
-A target is the name of a bundled graph, `file.py:object` (a tree, or a function without arguments
-that returns one), or a YAML tree.
+A target such as `file.py:object` is imported from its file. A tree in YAML names its tools as
+`package.module:name`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import inspect
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 from mergepoint.core.errors import MergepointError
-from mergepoint.core.paths import is_file, nearest
+from mergepoint.core.paths import nearest
+from mergepoint.tree.leaves import is_node
 
-if TYPE_CHECKING:
-    from mergepoint.tree.nodes import Node
-
-EXAMPLE_FILE = "inputs.yaml"
 GRAPH_FILES = ("graph.py", "graph.yaml")
 RECIPE_FILE = "recipe.yaml"
 DEFAULT_OBJECT = "tree"
 
-_OURS: dict[Path, ModuleType] = {}  # by file
+_loaded: dict[Path, ModuleType] = {}  # the modules that `load_object` imported, by file
 
 _YAML = (".yaml", ".yml")
 
 
 class TargetError(MergepointError, ValueError):
-    """A target that does not lead to a tree."""
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A tree, and the file that it was loaded from."""
-
-    tree: Node
-    file: Path
-
-    @property
-    def example(self) -> Path | None:
-        """Return the file of example inputs next to the graph's file, or None."""
-        file = self.file.with_name(EXAMPLE_FILE)
-        return file if self.file.name in GRAPH_FILES and file.is_file() else None
-
-
-def resolve_target(target: str) -> Target:
-    """Return the tree that a target names.
-
-    Raises:
-        TargetError: The target is invalid; the message names alternatives.
-        TreeError: A YAML tree has problems.
-    """
-    file, object_name = split_target(target)
-    if file is None:
-        file, object_name = graph_file(target), DEFAULT_OBJECT
-    if not is_file(file):
-        raise TargetError(f"there is no file {str(file)!r}")
-    return Target(_load(file, object_name), file)
+    """A target that is neither a tree nor a recipe, or that can't be loaded."""
 
 
 def graph_names() -> list[str]:
@@ -80,7 +49,7 @@ def graph_file(name: str) -> Path:
         return file
     raise TargetError(
         f"there is no graph {name!r}{nearest(name, known)}; a target is the name of a graph "
-        f"({', '.join(known) or 'none come along'}), file.py:object, or a YAML tree (x.yaml)"
+        f"({', '.join(known) or 'none are bundled'}), file.py:object, or a YAML tree (x.yaml)"
     )
 
 
@@ -123,22 +92,13 @@ def split_target(target: str) -> tuple[Path | None, str]:
     return None, ""
 
 
-def _load(file: Path, object_name: str) -> Node:
-    if file.suffix == ".py":
-        tree: Node = load_object(file, object_name)
-        return tree
-    from mergepoint.tree.yaml import load_yaml
-
-    return load_yaml(file)
-
-
 def load_object(file: Path, name: str = "", *, others: type | tuple[type, ...] = ()) -> Any:
     """Return a tree, or a value of another kind, from a Python file.
 
     Args:
         file: The Python file, which is imported once.
         name: The name of the object, by default `tree`. A function without arguments is called.
-        others: Types that count beside the nodes of a tree.
+        others: Types that are accepted in addition to the nodes of a tree.
 
     Raises:
         TargetError: The file can't be imported, or has no such object.
@@ -164,10 +124,10 @@ def _module(file: Path) -> ModuleType:
     project may move.
     """
     place = file.resolve()
-    if place in _OURS:
-        return _OURS[place]
+    if place in _loaded:
+        return _loaded[place]
     name = place.stem
-    if name in sys.modules and sys.modules[name] not in _OURS.values():
+    if name in sys.modules and sys.modules[name] not in _loaded.values():
         name = f"{name}_tree"  # don't replace a module that other code imported
     spec = importlib.util.spec_from_file_location(name, place)
     if spec is None or spec.loader is None:
@@ -183,13 +143,11 @@ def _module(file: Path) -> ModuleType:
     except BaseException:
         del sys.modules[name]
         raise
-    _OURS[place] = module
+    _loaded[place] = module
     return module
 
 
 def _object_in(module: ModuleType, file: Path, name: str, others: type | tuple[type, ...]) -> Any:
-    from mergepoint.tree.leaves import is_node
-
     def counts(value: Any) -> bool:
         return is_node(value) or isinstance(value, others)
 
@@ -247,3 +205,76 @@ def _line(error: BaseException, file: Path) -> str:
 
 def _kind(value: object) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
+
+
+# Objects by qualified name, as a tree in YAML refers to its tools.
+
+_QUALIFIED: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+class NotImportable(ValueError):
+    """A name that refers to no importable object; the message says why."""
+
+
+def import_object(name: str, folder: Path | None) -> Any:
+    """Import a module and return one of its objects by name.
+
+    Args:
+        name: `package.module:name`.
+        folder: A folder to search for modules, in addition to those of the interpreter.
+
+    Raises:
+        NotImportable: The name has another form, the module cannot be imported, or it has no such
+            object.
+    """
+    if not _QUALIFIED.fullmatch(name):
+        raise NotImportable(f"{name!r} is not of the form 'package.module:name'")
+    module_name, _, object_name = name.partition(":")
+    if folder is not None and str(folder.resolve()) not in sys.path:
+        sys.path.insert(0, str(folder.resolve()))
+        importlib.invalidate_caches()
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # stdout is for the result of a run
+            module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        hint = "" if folder is None else f"; modules can be in the folder of the file, {folder}"
+        raise NotImportable(
+            f"{name!r}: importing {module_name} raised {type(error).__name__}: {error}{hint}"
+        ) from error
+    if folder is not None and (problem := _shadowed(module_name, folder)):
+        raise NotImportable(f"{name!r}: {problem}")
+    if not hasattr(module, object_name):
+        public = [one for one in vars(module) if not one.startswith("_")]
+        raise NotImportable(
+            f"{name!r}: the module {module_name} has no {object_name!r}"
+            f"{nearest(object_name, public)}"
+        )
+    return getattr(module, object_name)
+
+
+def _shadowed(name: str, folder: Path) -> str | None:
+    """Return where a module was imported from, if not from the file of this name in `folder`."""
+    top = name.partition(".")[0]
+    candidates = (folder / f"{top}.py", folder / top / "__init__.py")
+    mine = next((file.resolve() for file in candidates if file.is_file()), None)
+    found = getattr(sys.modules.get(top), "__file__", None)
+    if mine is None or (found is not None and Path(found).resolve() == mine):
+        return None
+    return f"there is {mine}, but the module {top} was imported from {found}; rename yours"
+
+
+def name_of(given: Any) -> str | None:
+    """Return the name by which an object can be imported, or None.
+
+    A decorated function is known by the name of the function, or of the tool that was made from it.
+    """
+    function = getattr(given, "func", None) or getattr(given, "coroutine", None) or given
+    module = getattr(function, "__module__", None)
+    names = (getattr(function, "__name__", None), getattr(given, "name", None))
+    if not isinstance(module, str) or module == "__main__":
+        return None
+    for name in names:
+        known = getattr(sys.modules.get(module), name, None) if isinstance(name, str) else None
+        if known is given:
+            return f"{module}:{name}"
+    return None

@@ -10,7 +10,18 @@ from mergepoint.core.errors import Fault, TreeError
 from mergepoint.core.paths import nearest
 from mergepoint.core.state import NO_RESPONSE
 from mergepoint.tree.leaves import Call, Step, is_node
-from mergepoint.tree.nodes import Block, Gate, Input, Loop, Node, children, find, root_path, walk
+from mergepoint.tree.nodes import (
+    REQUIRED,
+    Block,
+    Gate,
+    Input,
+    Loop,
+    Node,
+    children,
+    find,
+    root_path,
+    walk,
+)
 from mergepoint.tree.prompts import Reads, keys_in
 from mergepoint.tree.transform import stack_problem
 
@@ -59,9 +70,21 @@ def as_tree(tree: Any) -> Node:
     )
 
 
-def inputs_of(tree: Node) -> tuple[Input, ...]:
+def declared_inputs(tree: Node) -> tuple[Input, ...]:
     """Return the inputs that the root declares."""
     return tree.declared_inputs if isinstance(tree, Block) else ()
+
+
+def inputs_of(tree: Node) -> tuple[Input, ...]:
+    """Return the inputs of a run of the tree.
+
+    They are the declared inputs of the root. A Step or Call alone can't declare any, so its inputs
+    are the keys that it reads.
+    """
+    if not isinstance(tree, Step | Call):
+        return declared_inputs(tree)
+    reads = _known_reads(tree)
+    return tuple(Input(key, default=reads.defaults.get(key, REQUIRED)) for key in reads.keys)
 
 
 def needs_of(tree: Node, path: str) -> tuple[Input, ...]:
@@ -116,7 +139,7 @@ def readable(tree: Node, keys: Iterable[str]) -> tuple[str, ...]:
     A function that declares no reads can read all of them.
     """
     nodes = [node for _, node in walk(tree)]
-    own = {declared.name for declared in inputs_of(tree)} | {node.capture_key for node in nodes}
+    own = {one.name for one in declared_inputs(tree)} | {node.capture_key for node in nodes}
     named = {key for node in nodes for key in keys_read(node)}
     anything = any(
         (isinstance(node, Step | Call) and node.reads is None)
@@ -128,19 +151,20 @@ def readable(tree: Node, keys: Iterable[str]) -> tuple[str, ...]:
 
 def keys_read(node: Node) -> tuple[str, ...]:
     """Return the keys that a node is known to read: declared ones, and a loop's condition."""
-    if isinstance(node, Step):
-        return (node.reads or node.system_reads).keys
-    if isinstance(node, Call):
-        return (node.reads or Reads()).keys
-    return (node.until,) if isinstance(node, Loop) and isinstance(node.until, str) else ()
+    if isinstance(node, Loop) and isinstance(node.until, str):
+        return (node.until,)
+    return _known_reads(node).keys
 
 
 def _required(node: Node) -> tuple[str, ...]:
+    return _known_reads(node).required
+
+
+def _known_reads(node: Node) -> Reads:
+    # A prompt function that declares no reads may read anything; the system text is still known.
     if isinstance(node, Step):
-        return (node.reads or node.system_reads).required
-    if isinstance(node, Call):
-        return (node.reads or Reads()).required
-    return ()
+        return node.reads or node.system_reads
+    return (node.reads if isinstance(node, Call) else None) or Reads()
 
 
 def _input_faults(tree: Node, root: str) -> Iterator[Fault]:

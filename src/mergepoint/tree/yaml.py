@@ -66,8 +66,8 @@ from mergepoint.tree.forms import (
     location_in,
     typed,
 )
-from mergepoint.tree.importable import NotImportable, load_object, name_of
 from mergepoint.tree.leaves import Call, Step
+from mergepoint.tree.load import NotImportable, import_object, name_of
 from mergepoint.tree.nodes import (
     REQUIRED,
     THREADS,
@@ -161,7 +161,7 @@ def _import_allowed(names: Any, info: ValidationInfo) -> Any:
 def _imported(name: str, info: ValidationInfo) -> Any:
     imports: _Imports = info.context or _Imports()
     try:
-        tool = load_object(name, imports.folder)
+        tool = import_object(name, imports.folder)
     except NotImportable as error:
         raise ValueError(str(error)) from error
     Step("-", tools=(tool,))  # each on its own, so that its problems have its line

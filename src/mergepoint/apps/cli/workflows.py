@@ -43,16 +43,19 @@ def list_workflows(*, json: Json = False, traceback: Traceback = False) -> None:
 
 def _trees() -> Iterator[tuple[dict[str, Any], list[str]]]:
     from mergepoint.core.errors import MergepointError
-    from mergepoint.tree.load import about, graph_file, graph_names, resolve_target
+    from mergepoint.targets import find_target
+    from mergepoint.tree.load import about, graph_file, graph_names
 
     for name in graph_names():
         try:
-            tree = resolve_target(name).tree
-            line = about(graph_file(name)).removeprefix(f"{name}:").strip()
+            file = graph_file(name)
+            found = find_target(file)
+            line = about(file).removeprefix(f"{name}:").strip()
         except MergepointError as error:
             yield {"name": name, "kind": "tree", "problem": str(error)}, [f"invalid: {error}"]
             continue
-        yield tree_facts(name, tree, line[:1].upper() + line[1:])
+        if (tree := found.tree) is not None:
+            yield tree_facts(name, tree, line[:1].upper() + line[1:])
 
 
 def tree_facts(name: str, tree: Node, line: str) -> tuple[dict[str, Any], list[str]]:
