@@ -217,8 +217,8 @@ LIVES = (
     Mutant(
         "a function on record is called again",
         FUNCTION,
-        'after_writes(partial(asked.tell, "end", record.response))\n            return record',
-        'after_writes(partial(asked.tell, "end", record.response))\n            return None',
+        "record.response, recorded=True))\n            return record",
+        "record.response, recorded=True))\n            return None",
     ),
     Mutant(
         "a resumed run has another seed",
