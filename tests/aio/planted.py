@@ -66,7 +66,7 @@ PLANTED = (
         "more calls than the width",
         "width",
         "map",
-        "if self._running == self._shape.width:",
+        "if self._running == self._settings.width:",
         "if self._running < 0:",
     ),
     _planted(
@@ -94,7 +94,7 @@ PLANTED = (
         "the error of a source is swallowed",
         "results",
         "map",
-        "            raise self._last\n        self._pump.result()\n",
+        "            raise self._last\n        self._reader.result()\n",
         "            raise self._last\n        pass\n",
     ),
     _planted(
@@ -115,8 +115,8 @@ PLANTED = (
         "a call is left on cancellation",
         "alive",
         "map",
-        "stop(beside=calls, outlasts",
-        "stop(beside=(), outlasts",
+        "stop(others=calls, outlasts",
+        "stop(others=(), outlasts",
     ),
     _planted(
         "a second cancellation leaves what is there",

@@ -20,7 +20,7 @@ from mergepoint.engine.callbacks import Recorder
 from mergepoint.journal.stores import MemoryJournal
 from mergepoint.models.budget import BudgetLedger
 from mergepoint.streams.executor import RecipeExecutor
-from mergepoint.streams.model_calls import Passing, asker_of
+from mergepoint.streams.model_calls import CallEnvironment, client_of
 from mergepoint.streams.planning import plan
 from mergepoint.streams.protocols import ModelAnswer, ModelRequest
 from mergepoint.streams.recipe import Recipe, Stage
@@ -77,7 +77,9 @@ async def _recipe(items: int, width: int) -> float:
 async def _door(items: int, width: int) -> float:
     ledger = BudgetLedger({"r": Budget(calls=10**9)}, root="r")
     config: RunnableConfig = {"callbacks": [Recorder(MemoryJournal())]}
-    ask = asker_of(EchoModel(), Passing(run_id="r", config=config, budget=ledger), Policy())
+    ask = client_of(
+        EchoModel(), CallEnvironment(run_id="r", config=config, budget=ledger), Policy()
+    )
 
     async def one(number: int) -> ModelAnswer:
         return await ask(
@@ -99,14 +101,14 @@ async def _door(items: int, width: int) -> float:
 
 
 async def _executor(items: int, width: int) -> float:
-    async def asker(ask: ModelRequest, /) -> ModelAnswer:
+    async def client(ask: ModelRequest, /) -> ModelAnswer:
         return ModelAnswer(text=f"to {ask.prompt}", call=f"r/{ask.thing_id}", model="m")
 
     async def source() -> AsyncGenerator[Thing, None]:
         for number in range(items):
             yield next(entered([str(number)], start=number))
 
-    work = RecipeExecutor(plan(recipe(width)), lambda stage: asker)
+    work = RecipeExecutor(plan(recipe(width)), lambda stage: client)
     start = time.process_time()
     async for _ in work.stream(source()):
         pass

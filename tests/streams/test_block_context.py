@@ -119,7 +119,7 @@ def test_a_call_is_named_by_thing_stage_number_and_sample() -> None:
         await ctx.ask(thing, "again", sample=1, system="Be brief.")
         return thing
 
-    run_block(mapping(ask), "ab", asker=replies, width=2, stage_id="r.s")
+    run_block(mapping(ask), "ab", client=replies, width=2, stage_id="r.s")
     keys = {(one.thing_id, one.stage_id, one.number, one.sample) for one in replies.asks}
     assert keys == {
         (name, "r.s", number, sample)
@@ -142,7 +142,7 @@ def test_calls_are_in_order_however_they_came() -> None:
         return thing
 
     async def run() -> Thing:
-        ctx = BlockContext("s", asker=slow_at_first)
+        ctx = BlockContext("s", client=slow_at_first)
         async with run_stage(mapping(ask), Source("a"), Params(), ctx) as stage:
             return await anext(stage)
 
@@ -158,7 +158,7 @@ def test_calls_are_counted_on_in_later_rounds() -> None:
         await ctx.ask(thing, "?")
         return thing.plus(a=1)
 
-    kind, ctx = mapping(ask), BlockContext("s", asker=replies)
+    kind, ctx = mapping(ask), BlockContext("s", client=replies)
 
     async def rounds() -> Thing:
         thing = next(entered("a"))
@@ -177,8 +177,8 @@ def test_calls_are_counted_on_in_later_rounds() -> None:
 def test_calls_are_counted_stage_by_stage() -> None:
     """What was asked at another stage does not count here."""
     replies = Replies(lambda ask: "ok")
-    things = run_block(mapping(_answered), "a", asker=replies, stage_id="one")
-    run_block(mapping(_answered), things, asker=replies, stage_id="two")
+    things = run_block(mapping(_answered), "a", client=replies, stage_id="one")
+    run_block(mapping(_answered), things, client=replies, stage_id="two")
     assert [(one.stage_id, one.number) for one in replies.asks] == [("one", 0), ("two", 0)]
 
 
@@ -217,7 +217,7 @@ def test_calls_for_a_child_are_its_own() -> None:
                 answer = await ctx.ask(child, "do")
                 yield child.redrafted(answer.text)
 
-    things = run_block(typed(split), "a", asker=replies)
+    things = run_block(typed(split), "a", client=replies)
     assert [thing.history[-1].calls for thing in things] == [
         ("0@stage/0.0", "0.0@stage/0.0"),
         ("0@stage/0.0", "0.1@stage/0.0"),
@@ -232,7 +232,7 @@ def test_calls_for_a_joined_thing_are_its_own() -> None:
         joined = ctx.joined([thing async for thing in items])
         yield await _answered(joined, ctx)
 
-    (thing,) = run_block(typed(combine), "ab", asker=Replies(lambda ask: "both"))
+    (thing,) = run_block(typed(combine), "ab", client=Replies(lambda ask: "both"))
     assert (thing.content, thing.history[-1].calls) == ("both", ("stage#0@stage/0.0",))
 
 
@@ -244,7 +244,7 @@ def test_calls_are_forgotten_with_their_things() -> None:
     """What was asked for a Thing is not kept when it is gone."""
 
     async def run() -> int:
-        ctx = BlockContext("s", asker=Replies(lambda ask: "ok"))
+        ctx = BlockContext("s", client=Replies(lambda ask: "ok"))
         stage = run_stage(mapping(_answered), Source(range(50)), Params(), ctx)
         async with aclosing(stage):
             async for _ in stage:
@@ -265,7 +265,7 @@ def test_a_stage_without_a_model_says_so() -> None:
 def test_a_model_that_fails_is_located() -> None:
     """An error of a model comes out with stage, block and item."""
     with pytest.raises(OSError, match="down") as raised:
-        run_block(mapping(_answered), "a", asker=Replies(lambda ask: OSError("down")))
+        run_block(mapping(_answered), "a", client=Replies(lambda ask: OSError("down")))
     assert [note.split(", ")[0] for note in raised.value.__notes__] == ["at stage (odd)", "item 0"]
 
 
@@ -297,7 +297,7 @@ def test_a_note_is_written_once() -> None:
 def test_replies_are_canned_by_prompt_too() -> None:
     """The shipped fake answers from a mapping of prompts to texts."""
     replies = Replies({"?": "42"})
-    (thing,) = run_block(mapping(_answered), "a", asker=replies)
+    (thing,) = run_block(mapping(_answered), "a", client=replies)
     assert thing.content == "42"
     assert replies.asks == [
         ModelRequest(thing_id="0", stage_id="stage", number=0, sample=0, prompt="?")

@@ -48,7 +48,7 @@ def test_chain_shows_each_what_was_answered_before() -> None:
     replies = Replies(lambda ask: f"to {str(ask.prompt).rpartition('|')[2]}")
     items = ["a", Thing("b", {"status": "failed"}), "c"]
     params = {"prompt": "{{ earlier }}|{{ content }}"}
-    things = run_block("chain", items, params, asker=replies)
+    things = run_block("chain", items, params, client=replies)
     assert [thing.content for thing in things] == ["to a", "b", "to c"]
     assert [ask.prompt for ask in replies.asks] == ["none|a", "a\nto a|c"]
     assert things[2].props["earlier"] == "a\nto a"

@@ -334,7 +334,7 @@ def test_what_was_proposed_is_forgotten(tmp_path: Path) -> None:
     )
     _, running, _ = ran(says, tries(), known)
     assert running.executor is not None
-    motion = running.executor.motion
+    watchdog = running.executor.watchdog
     at = "tries.stage_1.replan.0.proposal_1.stage_1.late"
-    assert motion.place(at) == motion.place("tries.stage_1.replan")
-    assert motion.over([at]) is None
+    assert watchdog.place(at) == watchdog.place("tries.stage_1.replan")
+    assert watchdog.over([at]) is None

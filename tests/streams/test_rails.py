@@ -407,9 +407,9 @@ def test_a_million_links_are_not_kept() -> None:
         most = 0
         async for _ in run.stream():
             assert run.executor is not None
-            most = max(most, len(run.executor.motion.links))
+            most = max(most, len(run.executor.watchdog.channels))
         assert run.executor is not None
-        assert not run.executor.motion.links
+        assert not run.executor.watchdog.channels
         return most
 
     assert SimulatedLoop().run(main) <= 5

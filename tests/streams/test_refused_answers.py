@@ -21,7 +21,7 @@ from mergepoint.journal.recorded_answers import IN_FLIGHT
 from mergepoint.journal.records import CallRecord
 from mergepoint.journal.transcript import read_transcript
 from mergepoint.streams.block_context import BlockContext
-from mergepoint.streams.protocols import Unfitting
+from mergepoint.streams.protocols import InvalidAnswer
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_runs import arun_recipe, run_recipe
 from mergepoint.streams.registry import REGISTRY, BlockType, Registry
@@ -282,7 +282,7 @@ def asking(schema: Any, *, again: bool = True, check: Any = None) -> Registry:
     async def tone(thing: Thing, ctx: BlockContext) -> Thing:
         try:
             answer = await ctx.ask(thing, "Tone?", schema=schema, check=check)
-        except Unfitting:
+        except InvalidAnswer:
             answer = await ctx.ask(thing, "Tone!", schema=schema, again=again, check=check)
         return thing.plus(tone=answer.value["tone"])
 

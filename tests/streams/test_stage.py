@@ -20,7 +20,7 @@ from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.params import Params
 from mergepoint.streams.provenance import VocabularyWarning
 from mergepoint.streams.registry import REGISTRY, BlockType
-from mergepoint.streams.stage import MOST, Recent, entered, run_stage
+from mergepoint.streams.stage import MOST, RecentIds, entered, run_stage
 from mergepoint.streams.thing import Entry, Thing
 from mergepoint.testing.fakes import Replies, Source, run_block
 from mergepoint.testing.simulation import Deadlock, SimulatedLoop
@@ -340,7 +340,7 @@ def test_an_error_survives_a_process() -> None:
 
 def test_a_thing_may_come_back_in_a_later_round() -> None:
     """An item that comes to the same stage again may leave it again."""
-    recent, (thing,) = Recent(), entered("a")
+    recent, (thing,) = RecentIds(), entered("a")
     for _ in range(3):
         recent.came(thing.id)
         assert recent.problem(thing) == ""
@@ -352,7 +352,7 @@ def test_a_thing_may_come_back_in_a_later_round() -> None:
 
 def test_a_stage_forgets_ids_that_are_long_gone() -> None:
     """What a stage remembers of ids is bounded, so memory stays flat."""
-    recent, things = Recent(), list(entered(range(MOST + 1)))
+    recent, things = RecentIds(), list(entered(range(MOST + 1)))
     assert [recent.problem(thing) for thing in things] == [""] * len(things)
     assert recent.problem(things[0]) == ""
     assert recent.problem(things[2])
@@ -403,7 +403,7 @@ def test_a_million_items_are_not_remembered() -> None:
         params = kind.given({"where": {"content": -1}})
         async with aclosing(run_stage(kind, items(), params, ctx)) as stage:
             assert [thing async for thing in stage] == []
-        return len(ctx.taken)
+        return len(ctx.inputs)
 
     assert asyncio.run(run()) <= 1
 
@@ -415,7 +415,7 @@ def test_a_model_is_named_in_the_entry() -> None:
         answer = await ctx.ask(thing, f"Rate {thing.content}")
         return thing.plus(score=len(answer.text))
 
-    things = run_block(mapping(ask), "ab", asker=Replies(lambda ask: "ok"), width=2)
+    things = run_block(mapping(ask), "ab", client=Replies(lambda ask: "ok"), width=2)
     assert [thing.history[-1].calls for thing in things] == [
         ("0@stage/0.0",),
         ("1@stage/0.0",),
@@ -430,7 +430,7 @@ def test_an_answer_is_in_the_history_though_nothing_was_made_of_it() -> None:
         await ctx.ask(thing, "?")
         return thing
 
-    (thing,) = run_block(mapping(ask), "a", asker=Replies(lambda ask: "no"))
+    (thing,) = run_block(mapping(ask), "a", client=Replies(lambda ask: "no"))
     assert thing.history[-1].calls == ("0@stage/0.0",)
 
 

@@ -51,7 +51,7 @@ def batched(
     if not (math.isfinite(seconds) and seconds > 0):
         raise ValueError(f"seconds must be a finite number above 0, not {seconds!r}")
     news = Notifier()
-    lane = Prefetcher(items, limit=1, told=news.ring)
+    lane = Prefetcher(items, limit=1, on_change=news.ring)
     return Stream(_as_timed(lane, enough, seconds, news), lane.intake.abandon)
 
 
@@ -171,7 +171,7 @@ def merged(
     if key is not None and order != "arrival":
         raise ValueError(f"Set either an order ({order!r}) or a key, which is an order of its own")
     news = Notifier()
-    lanes = [Prefetcher(items, limit=1 + prefetch, told=news.ring) for items in inputs]
+    lanes = [Prefetcher(items, limit=1 + prefetch, on_change=news.ring) for items in inputs]
     choose = _smallest(key) if key is not None else _CHOICES[order]
     rotates = key is None and order != "declared"
 
@@ -264,15 +264,17 @@ class _Tee(Generic[T]):
         self.readers: list[_Reader[T]] = []
         self._intake = InputStream(items)
         self._limit = limit
-        self._pump: SourceReader | None = None
+        self._source: SourceReader | None = None
         self._news = Notifier()
         self._room = Notifier()
 
     async def read(self, reader: _Reader[T]) -> AsyncGenerator[T, None]:
         """Yield the items to one reader."""
-        pump = self._pump = self._pump or SourceReader(self._pull(), self._intake, self._news.ring)
+        source = self._source = self._source or SourceReader(
+            self._pull(), self._intake, self._news.ring
+        )
         try:
-            while reader.items or not pump.over:
+            while reader.items or not source.over:
                 if reader.items:
                     self._room.ring()
                     yield reader.items.popleft()
@@ -280,7 +282,7 @@ class _Tee(Generic[T]):
                     reader.asks = True
                     self._room.ring()
                     await self._news.wait()
-            pump.result()
+            source.result()
         finally:
             await self.leave(reader)
 
@@ -292,8 +294,8 @@ class _Tee(Generic[T]):
         self._room.ring()
         if not self.readers:
             try:
-                if self._pump is not None:
-                    await self._pump.stop()
+                if self._source is not None:
+                    await self._source.stop()
             finally:
                 await self._intake.abandon()
 

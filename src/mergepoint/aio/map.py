@@ -38,19 +38,19 @@ _END: Final = object()
 
 
 class SourceReader:
-    """A task of its own that opens an input, reads it and closes it.
+    """A task that opens an input, reads it, and closes it.
 
     Generators that keep a cancel scope or a context variable open across a `yield` must be advanced
-    and closed by one task. `told` is called when the work is over.
+    and closed by one task. `on_end` is called when the work is over.
     """
 
     def __init__(
-        self, work: Coroutine[Any, Any, None], intake: InputStream[Any], told: Callable[[], None]
+        self, work: Coroutine[Any, Any, None], intake: InputStream[Any], on_end: Callable[[], None]
     ) -> None:
         self.stopping = False  # an input may swallow its cancellation and give another item
         self._intake = intake
-        self._task = asyncio.get_running_loop().create_task(work, name="pump")
-        self._task.add_done_callback(lambda _: told())
+        self._task = asyncio.get_running_loop().create_task(work, name="reader")
+        self._task.add_done_callback(lambda _: on_end())
 
     @property
     def over(self) -> bool:
@@ -61,8 +61,8 @@ class SourceReader:
         """Raise the error that the work raised, if any."""
         self._task.result()
 
-    async def stop(self, *, beside: Collection[asyncio.Task[Any]] = (), outlasts: int = 0) -> None:
-        """End the work, and wait for it and for the tasks in `beside` (see `finish_tasks`).
+    async def stop(self, *, others: Collection[asyncio.Task[Any]] = (), outlasts: int = 0) -> None:
+        """End the work, and wait for it and for the `others` (see `finish_tasks`).
 
         Raises the error that the input raises while it is closed. An error from before is dropped.
         """
@@ -71,7 +71,7 @@ class SourceReader:
         if not self._intake.closing:  # a second cancellation would interrupt the closing
             self._task.cancel()
         try:
-            await finish_tasks([self._task, *beside], outlasts=outlasts)
+            await finish_tasks([self._task, *others], outlasts=outlasts)
         finally:
             failed = not self._task.cancelled() and self._task.exception() is not None
         if late and failed:
@@ -134,8 +134,8 @@ Task: TypeAlias = asyncio.Task[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """The settings of a map: width, prefetch, order, way of stopping, errors that come last."""
+class MapSettings:
+    """The settings of a map; see `mapped`."""
 
     width: int
     prefetch: int
@@ -163,41 +163,42 @@ class MapWindow(Generic[T, R]):
 
     _context: Context
     _loop: asyncio.AbstractEventLoop
-    _pump: SourceReader
+    _reader: SourceReader
 
-    def __init__(self, intake: InputStream[T], function: Callable[[T], Any], shape: Shape) -> None:
+    def __init__(
+        self, intake: InputStream[T], function: Callable[[T], Any], settings: MapSettings
+    ) -> None:
         self._intake = intake
         self._function = function
-        self._shape = shape
-        self._ordered = shape.ordered
-        self._limit = shape.width + shape.prefetch
+        self._settings = settings
+        self._ordered = settings.ordered
+        self._limit = settings.width + settings.prefetch
         self._strict = self._limit == 1  # no work before the consumer asks again
         self._held = 0
-        self._ready: deque[Task] = deque()  # ordered: all calls; unordered: those with a result
-        self._begun: dict[Task, None] = {}  # unordered: all calls
+        # Ordered: all calls. Unordered: those with a result, and all of them are in `_begun`.
+        self._ready: deque[Task] = deque()
+        self._begun: dict[Task, None] = {}
         self._fans: dict[Task | None, _Fan] = {}
         self._waiting: deque[T] = deque()  # read and not started, with a prefetch only
         self._running = 0
-        self._told = (
-            shape.prefetch > 0 or not shape.ordered
-        )  # notify the consumer of each call that is over
+        # Whether every call that is over is reported, not only the one that the consumer awaits.
+        self._reports_all = settings.prefetch > 0 or not settings.ordered
         self._news = Notifier()
         self._room = Notifier()
         self._ending = False
-        self._last: BaseException | None = (
-            None  # raised when the results of started calls are consumed
-        )
+        # Raised when the results of the started calls are consumed: they were made and may be paid.
+        self._last: BaseException | None = None
         self._name = f"call of {getattr(function, '__qualname__', type(function).__name__)}"
 
     async def results(self) -> AsyncGenerator[R, None]:
         """Yield the results. Once this generator is over, no task of it is alive."""
         self._start(asyncio.get_running_loop())
         ready, fans, ordered = self._ready, self._fans, self._ordered
-        last = self._shape.last
+        last = self._settings.last
         task: Task | None = None
         raised: BaseException | None = None
         try:
-            while self._held or not self._pump.over:
+            while self._held or not self._reader.over:
                 task = ready[0] if ready else None
                 fan = fans.get(task) if fans else None
                 if fan is not None and fan.results:
@@ -240,7 +241,7 @@ class MapWindow(Generic[T, R]):
         """Raise the error that comes last, or the input's error."""
         if self._last is not None:
             raise self._last
-        self._pump.result()
+        self._reader.result()
 
     def _is_last(self) -> bool:
         """Return whether no started call is left before an error that comes last."""
@@ -251,7 +252,7 @@ class MapWindow(Generic[T, R]):
         if task.cancelled():
             return self._last is not None  # it had not started
         error = task.exception()
-        if not isinstance(error, self._shape.last):
+        if not isinstance(error, self._settings.last):
             return False
         self._last = self._last or error
         return True
@@ -259,7 +260,7 @@ class MapWindow(Generic[T, R]):
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._context = copy_context()
         self._loop = loop
-        self._pump = SourceReader(self._pull(), self._intake, self._news.ring)
+        self._reader = SourceReader(self._pull(), self._intake, self._news.ring)
 
     def _take(self, fan: _Fan) -> Any:
         if fan.ahead:
@@ -280,7 +281,7 @@ class MapWindow(Generic[T, R]):
                     if not self._limit:
                         return
                     self._held += 1
-                    if self._shape.prefetch and not self._may_begin():
+                    if self._settings.prefetch and not self._may_begin():
                         self._waiting.append(item)
                     else:
                         self._begin(item)
@@ -290,7 +291,7 @@ class MapWindow(Generic[T, R]):
                 self._held -= 1
 
     def _may_begin(self) -> bool:
-        if self._running == self._shape.width:
+        if self._running == self._settings.width:
             return False
         self._running += 1
         return True
@@ -315,11 +316,11 @@ class MapWindow(Generic[T, R]):
             self._fail()
             raise
         finally:
-            if self._news.waiting or self._told:
+            if self._news.waiting or self._reports_all:
                 self._over()
 
     def _over(self) -> None:
-        if self._shape.prefetch:
+        if self._settings.prefetch:
             if self._waiting and self._limit:
                 self._begin(self._waiting.popleft())
             else:
@@ -372,13 +373,13 @@ class MapWindow(Generic[T, R]):
         self._ending = True
         self._room.ring()  # a fan-out that waits for room ends with its results so far
         calls = list(self._ready if self._ordered else self._begun)
-        lands = self._shape.stop == "land"
+        lands = self._settings.stop == "land"
         for call in calls:
             if not (lands and _has_run(call)):
                 call.cancel()
         outlasts = int(lands and isinstance(raised, Exception))  # no cancellation was requested yet
         try:
-            await self._pump.stop(beside=calls, outlasts=outlasts)
+            await self._reader.stop(others=calls, outlasts=outlasts)
         finally:
             await self._intake.abandon()
             note_suppressed_errors(raised, calls)
@@ -442,7 +443,7 @@ def mapped(
         prefetch: The number of items to read ahead.
         ordered: Whether results come in the order of their items, or as they are produced. An error
         comes at its turn, after the results before it, and no call is started after it is known.
-        stop: What happens to calls in progress if the stream ends early. `"cancel"` cancels them.
+        stop: How calls in progress end if the stream ends early. `"cancel"` cancels them.
         `"land"` lets them finish, and closing the stream waits for that; a second cancellation
         cancels them.
         last: Types of errors that come after the results of all calls that had started.
@@ -461,7 +462,7 @@ def mapped(
     ):  # a call needs a task of its own to outlive its consumer
         return Stream(_one_by_one(intake, function), intake.abandon)
     window: MapWindow[T, Any] = MapWindow(
-        intake, function, Shape(width, prefetch, ordered, stop, last)
+        intake, function, MapSettings(width, prefetch, ordered, stop, last)
     )
     return Stream(window.results(), intake.abandon)
 
@@ -496,26 +497,28 @@ async def _one_by_one(
 class Prefetcher(Generic[T]):
     """At most `limit` items of an input that are read ahead by a task and not consumed.
 
-    Nothing is read before `begin`. `told` is called when an item has come, and at the end.
+    Nothing is read before `begin`. `on_change` is called when an item has come, and at the end.
     """
 
-    _pump: SourceReader
+    _reader: SourceReader
 
-    def __init__(self, items: AsyncIterable[T], *, limit: int, told: Callable[[], None]) -> None:
+    def __init__(
+        self, items: AsyncIterable[T], *, limit: int, on_change: Callable[[], None]
+    ) -> None:
         self.items: deque[T] = deque()
         self.intake = InputStream(items)
         self._limit = limit
-        self._told = told
+        self._on_change = on_change
         self._room = Notifier()
 
     def begin(self) -> None:
         """Start reading."""
-        self._pump = SourceReader(self._read(), self.intake, self._told)
+        self._reader = SourceReader(self._read(), self.intake, self._on_change)
 
     @property
     def over(self) -> bool:
         """Return whether all items were consumed, and no more will come."""
-        return not self.items and self._pump.over
+        return not self.items and self._reader.over
 
     def take(self) -> T:
         """Return the oldest item, and make room for another."""
@@ -524,21 +527,21 @@ class Prefetcher(Generic[T]):
 
     def result(self) -> None:
         """Raise the input's error, if any."""
-        self._pump.result()
+        self._reader.result()
 
     async def end(self) -> None:
         """Stop reading. Raises the error that the input raises while it is closed."""
         try:
-            await self._pump.stop()
+            await self._reader.stop()
         finally:
             await self.intake.abandon()
 
     async def _read(self) -> None:
         async with self.intake as items:
             async for item in items:
-                if self._pump.stopping:
+                if self._reader.stopping:
                     return
                 self.items.append(item)
-                self._told()
+                self._on_change()
                 while len(self.items) >= self._limit:
                     await self._room.wait()

@@ -143,8 +143,8 @@ def _begin(
         _continuing(asked), run_id=asked.key.run, host=asked.key.host, at=at, around=around
     )
     refusals = _Refusals(services.ledger, around, at)
-    passing = replace(services.passing, budget=refusals)
-    return replace(services, passing=passing), refusals
+    environment = replace(services.environment, budget=refusals)
+    return replace(services, environment=environment), refusals
 
 
 def _continuing(asked: Prepared) -> RunnableConfig:

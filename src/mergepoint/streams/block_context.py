@@ -36,14 +36,14 @@ from mergepoint.journal.records import now
 from mergepoint.journal.writer import call_and_flush
 from mergepoint.streams.conditions import failed
 from mergepoint.streams.protocols import (
-    Asker,
     Check,
+    InvalidAnswer,
     ModelAnswer,
+    ModelClient,
     ModelRequest,
-    Talked,
-    Talker,
     TreeRequest,
-    Unfitting,
+    TreeResult,
+    TreeRunner,
 )
 from mergepoint.streams.provenance import Vocabulary, group_of, regrouped, vocabulary
 from mergepoint.streams.thing import Thing, child, joined, stamp
@@ -132,7 +132,7 @@ class AnswerIndex:
 R = TypeVar("R")
 
 
-class Counting(Protocol):
+class CallCounting(Protocol):
     """Counts the calls in progress, and refuses calls for which no time is left."""
 
     async def counted(self, call: Awaitable[R], /) -> R:
@@ -141,7 +141,7 @@ class Counting(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
+class IsolatedItem:
     """An item that passes through nested stages in isolation, with ids of its own.
 
     Ids take the form `best.stage_2.vote@3#0`, `#1`, and so on. They don't depend on how many items
@@ -159,7 +159,7 @@ class Alone:
 MOST: Final = 1024
 
 
-class Taken:
+class InputIndex:
     """Index of pulled items that keeps an item only while something made from it is alive.
 
     The latest items are also known by id and the hash of their last entry, because a worker in
@@ -189,7 +189,7 @@ class Taken:
         return time if last == hash(thing.history[-1]) else None
 
 
-Through = Callable[[AsyncIterator[Thing], Alone | None], AsyncGenerator[Thing, None]]
+Through = Callable[[AsyncIterator[Thing], IsolatedItem | None], AsyncGenerator[Thing, None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +206,7 @@ class NestedStages:
         self,
         name: str,
         things: Sequence[Thing],
-        alone: Alone | None,
+        isolated: IsolatedItem | None,
         add: Callable[[Thing, float], Any],
     ) -> AsyncGenerator[Thing, None]:
         """Yield the results of the named stages for Things that the block made.
@@ -214,7 +214,7 @@ class NestedStages:
         `add` receives each Thing that leaves, and when: the block may continue with it.
         """
         entering = [self._entered(thing) for thing in things]
-        async with aclosing(self.ways[name](from_iterable(entering), alone)) as made:
+        async with aclosing(self.ways[name](from_iterable(entering), isolated)) as made:
             async for thing in made:
                 add(thing, self.clock())
                 yield thing
@@ -329,7 +329,7 @@ class Proposals(Protocol):
         ...
 
 
-class Arrivals:
+class StageInput:
     """Iterator over a stage's items that reports each arrival and is closed exactly once.
 
     Iteration raises BlockError for anything that isn't a Thing from an input or a stage.
@@ -441,12 +441,12 @@ class BlockContext:
         width: Maximum number of functions passed to `map` that run concurrently.
         prefetch: Number of finished results that may wait for the consumer.
         ordered: Whether results come in the order of their items.
-        asker: Model client for `ask`; None means that the stage has no model.
-        talker: Tree runner for `talk`.
+        client: Model client for `ask`; None means that the stage has no model.
+        tree_runner: Tree runner for `talk`.
         proposals: Planner for proposed stages.
         notes: Storage for values that a resumed run must find again.
         clock: Function that returns seconds since the epoch.
-        under_way: Counter of the calls in progress, which refuses calls without time left.
+        call_counter: Counter of the calls in progress, which refuses calls without time left.
         inner: The stages that the block runs itself.
         words: Vocabulary of the recipe.
 
@@ -462,12 +462,12 @@ class BlockContext:
         width: int = 1,
         prefetch: int = 0,
         ordered: bool = True,
-        asker: Asker | None = None,
-        talker: Talker | None = None,
+        client: ModelClient | None = None,
+        tree_runner: TreeRunner | None = None,
         proposals: Proposals | None = None,
         notes: Notes | None = None,
         clock: Callable[[], float] = now,
-        under_way: Counting | None = None,
+        call_counter: CallCounting | None = None,
         inner: NestedStages | None = None,
         words: Vocabulary | None = None,
     ) -> None:
@@ -483,29 +483,29 @@ class BlockContext:
         self.ordered = ordered
         self.clock = clock
         self.notes: Notes = notes if notes is not None else NotesInMemory()
-        self.calls, self.taken, self.trace = AnswerIndex(), Taken(), Trace()
+        self.calls, self.inputs, self.trace = AnswerIndex(), InputIndex(), Trace()
         self.maps: dict[Stream[Any], Stream[Any]] = {}
-        self._asker = asker
-        self._talker = talker
+        self._client = client
+        self._tree_runner = tree_runner
         self.proposals = proposals
-        self._under_way = under_way
+        self._call_counter = call_counter
         self._inner = inner
-        self._alone: Alone | None = None
+        self._isolated: IsolatedItem | None = None
         self._mark = ""
         self._numbers: Iterator[int] = itertools.count()
         self._kept: list[Any] = []
 
-    def within(self, alone: Alone | None) -> BlockContext:
+    def within(self, isolated: IsolatedItem | None) -> BlockContext:
         """Return a copy of the context for one of several parallel streams of the stage.
 
         The copy has its own maps. For an isolated item, it also makes ids of its own.
         """
         own = copy.copy(self)
         own.maps = {}
-        if alone is not None:
-            own._alone = alone
-            own._mark = f"@{alone.id}"
-            own._numbers = alone.numbers(self.stage_id)
+        if isolated is not None:
+            own._isolated = isolated
+            own._mark = f"@{isolated.id}"
+            own._numbers = isolated.numbers(self.stage_id)
         return own
 
     def child(self, thing: Thing, number: int) -> Thing:
@@ -592,10 +592,10 @@ class BlockContext:
         `sample` numbers samples from 0. `check` receives text and JSON value, and returns a problem
         or None. With `again`, the call is the next attempt of the one whose answer was refused.
 
-        Raise Unfitting for an answer that is blank, doesn't parse, or fails `check`, which the
+        Raise InvalidAnswer for an answer that is blank, doesn't parse, or fails `check`, which the
         journal records as a failed attempt. Raise RecipeError if the stage has no model.
         """
-        if self._asker is None:
+        if self._client is None:
             raise RecipeError(f"{self.stage_id}: this stage has no model; set one for the run")
         number, attempts = self.calls.place(thing, sample, self.stage_id, again=again)
         ask = ModelRequest(
@@ -609,25 +609,26 @@ class BlockContext:
             check=check,
             attempts=attempts,
         )
-        answer = await self._counted(self._answered(thing, ask, self._asker))
+        answer = await self._counted(self._answered(thing, ask, self._client))
         self.calls.add(thing, number, sample, answer)
         return answer
 
-    async def _answered(self, thing: Thing, ask: ModelRequest, asker: Asker) -> ModelAnswer:
+    async def _answered(self, thing: Thing, ask: ModelRequest, client: ModelClient) -> ModelAnswer:
         try:
-            return await asker(ask)
-        except Unfitting as error:
+            return await client(ask)
+        except InvalidAnswer as error:
             self.calls.refused(thing, ask.sample, error.attempts or ask.attempts + 1)
             raise
 
     async def talk(
         self, thing: Thing, tree: Node, *, message: str | None, inputs: Mapping[str, Any]
-    ) -> Talked:
+    ) -> TreeResult:
         """Run a conversation tree on behalf of a Thing, in whose history its calls appear.
 
-        Raise RecipeError if the stage has no tree runner, and Unfitting if an answer can't be used.
+        Raise RecipeError if the stage has no tree runner, and InvalidAnswer if an answer can't be
+        used.
         """
-        if self._talker is None:
+        if self._tree_runner is None:
             raise RecipeError(
                 f"{self.stage_id}: this stage can't run trees; run it as part of a recipe"
             )
@@ -640,11 +641,11 @@ class BlockContext:
             message=message,
             inputs=inputs,
         )
-        talked = await self._counted(self._talker(talk))
-        for more, call in enumerate(talked.calls):
-            answer = ModelAnswer(text="", call=call, model=", ".join(talked.models))
+        result = await self._counted(self._tree_runner(talk))
+        for more, call in enumerate(result.calls):
+            answer = ModelAnswer(text="", call=call, model=", ".join(result.models))
             self.calls.add(thing, number + more, 0, answer)
-        return talked
+        return result
 
     async def inside(self, name: str, things: Sequence[Thing]) -> AsyncGenerator[Thing, None]:
         """Yield what nested stages return for Things that the block sends through them.
@@ -654,7 +655,7 @@ class BlockContext:
         """
         if self._inner is None or name not in self._inner.ways:
             raise RecipeError(f"{self.stage_id}: the block declares no nested stages {name!r}")
-        made = self._inner.through(name, things, self._alone, self.taken.add)
+        made = self._inner.through(name, things, self._isolated, self.inputs.add)
         async with contextlib.aclosing(made):
             async for thing in made:
                 yield thing
@@ -679,7 +680,7 @@ class BlockContext:
         return self._kept[0]  # type: ignore[no-any-return]
 
     def _counted(self, call: Awaitable[R]) -> Awaitable[R]:
-        return call if self._under_way is None else self._under_way.counted(call)
+        return call if self._call_counter is None else self._call_counter.counted(call)
 
 
 def label(error: BaseException, item: object) -> None:

@@ -14,8 +14,8 @@ from mergepoint.aio.stream import from_iterable
 from mergepoint.core.errors import BlockError, locate
 from mergepoint.journal.records import now
 from mergepoint.streams.block_context import (
-    Alone,
     BlockContext,
+    IsolatedItem,
     NestedStages,
     Notes,
     NotesInMemory,
@@ -27,11 +27,11 @@ from mergepoint.streams.limits import DEADLOCK, StopReason, Stops
 from mergepoint.streams.plan_proposals import Planner
 from mergepoint.streams.planning import ROUND, PlannedRecipe, PlannedStage
 from mergepoint.streams.prompting import ORIGIN
-from mergepoint.streams.protocols import Asker, Talker
+from mergepoint.streams.protocols import ModelClient, TreeRunner
 from mergepoint.streams.provenance import vocabulary
 from mergepoint.streams.stage import INPUT, run_stage
 from mergepoint.streams.thing import Thing, stamp
-from mergepoint.streams.watchdog import Link, Motion, UnderWay
+from mergepoint.streams.watchdog import CallCounter, StageChannel, Watchdog
 
 ENDED: Final = frozenset({"converged", "done", "stuck", "failed"})
 
@@ -68,7 +68,7 @@ class _Progress:
 
 
 async def rounds(
-    planned: PlannedRecipe, items: Sequence[Thing], body: Body, motion: Motion
+    planned: PlannedRecipe, items: Sequence[Thing], body: Body, watchdog: Watchdog
 ) -> AsyncGenerator[Thing, None]:
     """Yield each Thing of a cohort when its rounds end, with `iteration` and `stopped`.
 
@@ -84,7 +84,7 @@ async def rounds(
     progress, going = _Progress(), list(items)
     for number in range(1, rails.max_iterations + 1):
         left: list[Thing] = []
-        came, stopped = set[str](), len(motion.stops.all)
+        came, stopped = set[str](), len(watchdog.stops.all)
         # Things that end are yielded during the round: waiting for the slowest would delay them.
         async with aclosing(_closing(body(from_iterable(going)))) as made:
             async for thing in made:
@@ -93,17 +93,17 @@ async def rounds(
                     yield _leaves(planned, thing, number, reason)
                 else:
                     left.append(thing)
-        cut = _was_cut(planned, motion.stops.all[stopped:], number)
+        cut = _was_cut(planned, watchdog.stops.all[stopped:], number)
         ended: dict[str, str] = {}
         if left:
             progress.round(left)
-            ended = _railed(left, number, planned, progress, motion)
+            ended = _railed(left, number, planned, progress, watchdog)
         for thing in left:
             if reason := ended.get(thing.id, ""):
                 yield _leaves(planned, thing, number, reason)
         for thing in going:
             if cut and thing.id not in came and _worked_on(thing):
-                yield _leaves(planned, thing, number - 1, motion.stops.reason)
+                yield _leaves(planned, thing, number - 1, watchdog.stops.reason)
         going = [thing for thing in left if thing.id not in ended]
         if not going:
             return
@@ -148,13 +148,20 @@ def _over(thing: Thing, until: Any) -> str:
 
 
 def _railed(
-    left: Sequence[Thing], number: int, planned: PlannedRecipe, progress: _Progress, motion: Motion
+    left: Sequence[Thing],
+    number: int,
+    planned: PlannedRecipe,
+    progress: _Progress,
+    watchdog: Watchdog,
 ) -> dict[str, str]:
     """Return why the rounds of Things end, by id; Things that continue have no entry."""
     rails = planned.rails
-    everyone, stops = "", motion.stops
+    everyone, stops = "", watchdog.stops
     # Rounds that never wait never give the deadline's timer a turn, so the clock is read here.
-    if not stops.all and (late := motion.over(motion.place(planned.prefix).recipes)) is not None:
+    if (
+        not stops.all
+        and (late := watchdog.over(watchdog.place(planned.prefix).recipes)) is not None
+    ):
         stops.note(planned.prefix, late)
     if stops.all:
         everyone = stops.reason
@@ -214,10 +221,10 @@ def beside(
     if together:
         return _together(items, fits, into)
 
-    def alone(thing: Thing) -> AsyncIterator[Thing]:
+    def isolated(thing: Thing) -> AsyncIterator[Thing]:
         return _closing(into(from_iterable([thing]))) if fits(thing) else from_iterable([thing])
 
-    return mapped(items, alone, width=width)
+    return mapped(items, isolated, width=width)
 
 
 async def _together(
@@ -298,8 +305,8 @@ async def _closing(stream: AsyncIterator[Thing]) -> AsyncGenerator[Thing, None]:
         await close(stream)
 
 
-AskerOf = Callable[[PlannedStage], Asker | None]
-TalkerOf = Callable[[PlannedStage], Talker | None]
+ClientOf = Callable[[PlannedStage], ModelClient | None]
+TreeRunnerOf = Callable[[PlannedStage], TreeRunner | None]
 Watch = Callable[[str, Thing], None]
 
 # The suffix that tells a stage's own stream from the one with bypassing items, in stage ids.
@@ -316,8 +323,8 @@ class RecipeExecutor:
 
     Args:
         planned: The plan to run.
-        asker_of: Function that returns a stage's model client, or None.
-        talker_of: Function that returns a stage's tree runner, or None.
+        client_of: Function that returns a stage's model client, or None.
+        tree_runner_of: Function that returns a stage's tree runner, or None.
         planner: Planner for stages that the recipe proposes while it runs.
         seed: Seed for the stages' random numbers.
         notes: Storage for values that a resumed run must find again.
@@ -329,9 +336,9 @@ class RecipeExecutor:
     def __init__(
         self,
         planned: PlannedRecipe,
-        asker_of: AskerOf,
+        client_of: ClientOf,
         *,
-        talker_of: TalkerOf = lambda stage: None,
+        tree_runner_of: TreeRunnerOf = lambda stage: None,
         planner: Planner | None = None,
         seed: int = 0,
         notes: Notes | None = None,
@@ -341,9 +348,9 @@ class RecipeExecutor:
     ) -> None:
         self.planned = planned
         self.stops = Stops()
-        self.motion = Motion(planned, self.stops)
-        self._asker_of = asker_of
-        self._talker_of = talker_of
+        self.watchdog = Watchdog(planned, self.stops)
+        self._client_of = client_of
+        self._tree_runner_of = tree_runner_of
         self._planner = planner or Planner()
         self._seed = seed
         self._notes: Notes = NotesInMemory() if notes is None else notes
@@ -367,98 +374,109 @@ class RecipeExecutor:
         return self._read(self.once(stages, self._entry(items)))
 
     async def _read(self, made: AsyncGenerator[Thing, None]) -> AsyncGenerator[Thing, None]:
-        motion = self.motion
+        watchdog = self.watchdog
         try:
             async with aclosing(made) as stream:
                 while True:
                     # While the consumer works on a result, nothing moves here, and that isn't a
                     # deadlock.
-                    motion.read = True
+                    watchdog.read = True
                     try:
                         thing = await anext(stream)
                     except StopAsyncIteration:
                         return
                     finally:
-                        motion.read = False
+                        watchdog.read = False
                     yield thing
         finally:
-            motion.end()
+            watchdog.end()
 
     def through(
-        self, planned: PlannedRecipe, items: AsyncIterator[Thing], alone: Alone | None = None
+        self,
+        planned: PlannedRecipe,
+        items: AsyncIterator[Thing],
+        isolated: IsolatedItem | None = None,
     ) -> AsyncGenerator[Thing, None]:
-        """Return the results of a recipe at its place; `alone` isolates an item's ids."""
+        """Return the results of a recipe at its place; `isolated` isolates an item's ids."""
         if planned.recipe.recurrent:
-            return self._rounds(planned, items, alone)
+            return self._rounds(planned, items, isolated)
         if planned.recipe.each:
             return self._each(planned, items)
-        return self.once(planned.stages, items, alone)
+        return self.once(planned.stages, items, isolated)
 
     def once(
         self,
         stages: tuple[PlannedStage | PlannedRecipe, ...],
         items: AsyncIterator[Thing],
-        alone: Alone | None = None,
+        isolated: IsolatedItem | None = None,
     ) -> AsyncGenerator[Thing, None]:
         """Return the results of several stages in sequence."""
         stream: Any = items
         for number, stage in enumerate(stages, 1):
-            above = link = self._link(stage, stream, alone)
-            stream = link
+            above = channel = self._channel(stage, stream, isolated)
+            stream = channel
             # A task of its own pulls the stages before this one, which ends the stack of frames.
             if number % _DEEP == 0:
-                ahead = mapped(link, _itself, width=1, prefetch=1)
-                stream = Link(
-                    ahead, self.motion, giver=stage.stage_id, stage_id=stage.stage_id, above=above
+                ahead = mapped(channel, _itself, width=1, prefetch=1)
+                stream = StageChannel(
+                    ahead,
+                    self.watchdog,
+                    producer=stage.stage_id,
+                    stage_id=stage.stage_id,
+                    above=above,
                 )
         return _closing(stream)
 
-    def _link(self, stage: PlannedStage | PlannedRecipe, items: Any, alone: Alone | None) -> Link:
+    def _channel(
+        self, stage: PlannedStage | PlannedRecipe, items: Any, isolated: IsolatedItem | None
+    ) -> StageChannel:
         """Return a stage's results and the Things that bypass it, as a channel with limits."""
         if stage.where is None:
-            return self._into(stage, items, alone, above=items, giver=stage.stage_id)
+            return self._into(stage, items, isolated, above=items, producer=stage.stage_id)
         at = stage.stage_id
 
-        def into(entering: AsyncIterator[Thing]) -> Link:
-            return self._into(stage, entering, alone, above=items, giver=f"{at}.{INSIDE}")
+        def into(entering: AsyncIterator[Thing]) -> StageChannel:
+            return self._into(stage, entering, isolated, above=items, producer=f"{at}.{INSIDE}")
 
         both = beside(
             items, stage.where, into, stage_id=at, width=stage.width, together=stage.together
         )
-        return Link(both, self.motion, giver=at, stage_id=at, above=items)
+        return StageChannel(both, self.watchdog, producer=at, stage_id=at, above=items)
 
     def _into(
         self,
         stage: PlannedStage | PlannedRecipe,
         items: Any,
-        alone: Alone | None,
+        isolated: IsolatedItem | None,
         *,
         above: Any,
-        giver: str,
-    ) -> Link:
+        producer: str,
+    ) -> StageChannel:
         """Return a stage's results; `above` is the channel that its items come from."""
         at = stage.stage_id
         if isinstance(stage, PlannedRecipe):
             timed = stage.rails.deadline is not None
             given = self._entry(items, stage) if timed else items
-            inside = self.through(stage, given, alone)
+            inside = self.through(stage, given, isolated)
             over = given if timed else above
-            return Link(inside, self.motion, giver=giver, stage_id=at, above=over)
-        ctx = self._context(stage).within(alone)
+            return StageChannel(inside, self.watchdog, producer=producer, stage_id=at, above=over)
+        ctx = self._context(stage).within(isolated)
         stream = run_stage(stage.kind, items, stage.params, ctx, batch=stage.batch)
-        made = Link(stream, self.motion, giver=giver, stage_id=at, above=above, told=self._watch)
+        made = StageChannel(
+            stream, self.watchdog, producer=producer, stage_id=at, above=above, told=self._watch
+        )
         if not stage.kind.follows:
             return made
         followed = self._followed(stage, made)
-        return Link(followed, self.motion, giver=giver, stage_id=at, above=made)
+        return StageChannel(followed, self.watchdog, producer=producer, stage_id=at, above=made)
 
-    def _entry(self, items: Any, planned: PlannedRecipe | None = None) -> Link:
+    def _entry(self, items: Any, planned: PlannedRecipe | None = None) -> StageChannel:
         """Return the items of a recipe as a channel; its deadline starts with the first item."""
         planned = planned or self.planned
-        return Link(
+        return StageChannel(
             items,
-            self.motion,
-            giver=f"the items of {planned.prefix}",
+            self.watchdog,
+            producer=f"the items of {planned.prefix}",
             stage_id=planned.prefix,
             above=items,
             starts=planned,
@@ -469,7 +487,7 @@ class RecipeExecutor:
     ) -> AsyncGenerator[Thing, None]:
         """Return a stage's results after the stages that it proposed for each of them."""
 
-        async def alone(thing: Thing) -> AsyncGenerator[Thing, None]:
+        async def isolated(thing: Thing) -> AsyncGenerator[Thing, None]:
             planned = self._planner.planned(stage, thing)
             if planned is None:
                 yield thing
@@ -479,17 +497,17 @@ class RecipeExecutor:
                     async for one in made:
                         yield one
 
-        return _closing(mapped(items, alone, width=stage.width))
+        return _closing(mapped(items, isolated, width=stage.width))
 
     @contextmanager
     def _proposed(self, planned: PlannedRecipe) -> Iterator[None]:
         """Apply a proposal's own limits while it runs, and forget them afterwards."""
         self._planner.hold(planned)
-        self.motion.add(planned)
+        self.watchdog.add(planned)
         try:
             yield
         finally:
-            self.motion.drop(planned)
+            self.watchdog.drop(planned)
             # Each proposal has stage ids of its own: keeping their contexts would leak memory.
             for stage in planned.blocks():
                 self._contexts.pop(stage.stage_id, None)
@@ -498,12 +516,12 @@ class RecipeExecutor:
         self, planned: PlannedRecipe, items: AsyncIterator[Thing]
     ) -> AsyncGenerator[Thing, None]:
         def one(thing: Thing) -> AsyncIterator[Thing]:
-            return self.once(planned.stages, from_iterable([thing]), Alone(thing.id))
+            return self.once(planned.stages, from_iterable([thing]), IsolatedItem(thing.id))
 
         return _closing(mapped(items, one, width=planned.recipe.concurrency))
 
     def _rounds(
-        self, planned: PlannedRecipe, items: AsyncIterator[Thing], alone: Alone | None
+        self, planned: PlannedRecipe, items: AsyncIterator[Thing], isolated: IsolatedItem | None
     ) -> AsyncGenerator[Thing, None]:
         """Return the results of a recurrent recipe.
 
@@ -511,16 +529,16 @@ class RecipeExecutor:
         can finish before the next starts. Otherwise all Things go through the rounds together.
         """
         if planned.together:
-            return self._all(planned, items, self._body(planned, alone))
+            return self._all(planned, items, self._body(planned, isolated))
 
         def one(thing: Thing) -> AsyncIterator[Thing]:
-            body = self._body(planned, Alone(thing.id))
-            return rounds(planned, [thing], body, self.motion)
+            body = self._body(planned, IsolatedItem(thing.id))
+            return rounds(planned, [thing], body, self.watchdog)
 
         return _closing(mapped(items, one, width=planned.recipe.concurrency))
 
-    def _body(self, planned: PlannedRecipe, alone: Alone | None) -> Body:
-        return lambda stream: self.once(planned.stages, stream, alone)
+    def _body(self, planned: PlannedRecipe, isolated: IsolatedItem | None) -> Body:
+        return lambda stream: self.once(planned.stages, stream, isolated)
 
     async def _all(
         self, planned: PlannedRecipe, items: AsyncIterator[Thing], body: Body
@@ -529,7 +547,7 @@ class RecipeExecutor:
             cohort = [thing async for thing in entering]
         if not cohort:
             return
-        async with aclosing(rounds(planned, cohort, body, self.motion)) as made:
+        async with aclosing(rounds(planned, cohort, body, self.watchdog)) as made:
             async for thing in made:
                 yield thing
 
@@ -541,12 +559,12 @@ class RecipeExecutor:
                 stage.stage_id,
                 seed=self._seed,
                 width=stage.width,
-                asker=self._asker_of(stage),
-                talker=self._talker_of(stage),
+                client=self._client_of(stage),
+                tree_runner=self._tree_runner_of(stage),
                 proposals=self._planner.of(stage),
                 notes=self._notes,
                 clock=self._clock,
-                under_way=UnderWay(self.motion, stage.stage_id),
+                call_counter=CallCounter(self.watchdog, stage.stage_id),
                 inner=self._inside(stage),
                 words=self._words,
             )

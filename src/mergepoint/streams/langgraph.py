@@ -264,7 +264,7 @@ class Drain(Runnable[State, State]):
         options = dict((config or {}).get("configurable", {}))
         services, tell = options.pop(SERVICES)
         own: RunnableConfig = {**(config or {}), "configurable": options}
-        services = replace(services, passing=replace(services.passing, config=own))
+        services = replace(services, environment=replace(services.environment, config=own))
         executor = services.executor(StopReason(**one) for one in input["stops"])
         stages = wired(input["plan"][input["worked"] :], self._units)
         given = [Thing.from_plain(one) for one in input["things"]]
@@ -332,7 +332,7 @@ class RecipeNode(Showing):
         """Yield the services of a run, its input, and its config."""
         tell = get_stream_writer()
         with self.runs.run(opened, facts, config) as services:
-            config = services.passing.config
+            config = services.environment.config
             options = {**config.get("configurable", {}), SERVICES: (services, tell)}
             turns = max(self._turns, config.get("recursion_limit", 0))
             things = [thing.to_plain() for thing in entered(items)]
@@ -348,7 +348,7 @@ class RecipeNode(Showing):
             "things": state["things"],
             "workflow": workflow.to_plain(),
             "stopped": workflow.props["stopped"],
-            "run_id": services.passing.run_id,
+            "run_id": services.environment.run_id,
         }
 
 
@@ -430,15 +430,15 @@ class CompiledRecipe(DrawnGraph):
         """Return a LangChain tool that takes `items`, a list.
 
         Recipe parameters are those with which the recipe was compiled. The result is the content
-        of the one item that comes out, else all contents as JSON, without items that failed. The
-        artifact of the tool's message is what the graph returns.
+        of the single Thing that leaves the recipe, or all contents as JSON, without failed ones.
+        The artifact of the tool's message is the output of the graph.
 
         Args:
-            args_schema: Arguments of your own, which are what the graph takes, as LangChain's
-                `as_tool` takes them. The result is then what the graph returns.
-            name: The tool's name. By default the recipe's.
-            description: What the tool is for; a model chooses by it. By default what the recipe
-                says about itself.
+            args_schema: Custom arguments, passed to the graph as its input, as in LangChain's
+                `as_tool`. The result is then the output of the graph.
+            name: The tool's name. Default: the recipe's.
+            description: The purpose of the tool, by which a model chooses it. Default: the recipe's
+                `about`.
             arg_types: Like `args_schema`, by name.
         """
         recipe = self.shown.recipe
@@ -483,21 +483,26 @@ def compile_recipe(
 ) -> CompiledRecipe:
     """Compile a recipe, or one of the library by its name, to a LangGraph graph.
 
-    It takes `{"items": [...]}` and gives `{"things": [...], "workflow": {...}, "stopped": "...",
-    "run_id": "..."}`. Items are contents (JSON data) or fresh Things, as they are or in plain form
-    (`thing.to_plain()`, which a checkpointer can keep); Things are given in plain form. Each goes
-    out as it leaves the recipe, `{"thing": {...}}`, to who streams with `stream_mode="custom"`. A
-    host that runs it several times side by side passes a `scope` (text) with each.
+    The graph takes `{"items": [...]}` and returns `{"things": [...], "workflow": {...}, "stopped":
+    "...", "run_id": "..."}`. Items are contents (JSON data) or new Things, also in plain form
+    (`thing.to_plain()`), which a checkpointer can store; Things are returned in plain form. With
+    `stream_mode="custom"`, each Thing is sent as `{"thing": {...}}` when it leaves the recipe. A
+    host that runs the graph several times in parallel passes a `scope` (text) with each run.
 
-    Things, ids, histories and calls are those of `run_recipe`. With a `checkpointer` a run that
-    failed or was killed goes on by its thread (`graph.invoke(None, config)`): finished segments
-    are not worked on again. A segment ends before each stage that takes everything at once, and
-    at a `checkpoint`. With a `journal` each run is written there, under its run's id
-    (`configurable["mergepoint_run_id"]`), else its thread's, and no call that is on record is made
-    again; `reuse` and `replay` name a run that answers are taken from. The other options are those
-    of `stream_recipe`; a `mergepoint_seed` in the config stands over `seed`.
+    Things, ids, histories, and calls are those of `run_recipe`. A segment ends before each stage
+    that takes all items at once, and at a `checkpoint`. With a `checkpointer`, a run that failed or
+    was killed resumes by its thread (`graph.invoke(None, config)`) and doesn't repeat finished
+    segments.
 
-    Raises RecipeError that lists every fault, TreeError for models, and what `store_at` raises.
+    With a `journal`, each run is recorded under its run id (`configurable["mergepoint_run_id"]`),
+    or under the id of its thread, and recorded calls aren't repeated. `reuse` and `replay` name a
+    run whose answers are used. The other options are those of `stream_recipe`. A `mergepoint_seed`
+    in the config overrides `seed`.
+
+    Raises:
+        RecipeError: The recipe is invalid; the error lists all problems.
+        TreeError: A model can't be resolved, or has no price under a budget in USD.
+        StepError: Both `reuse` and `replay` are set, or the journal is neither folder nor store.
     """
     settings = ModelSettings(
         temperature=temperature,

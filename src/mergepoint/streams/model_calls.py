@@ -48,13 +48,13 @@ from mergepoint.models.responses import instruction_for, json_of, structured, va
 from mergepoint.models.scope import Scope
 from mergepoint.streams.conditions import canonical
 from mergepoint.streams.protocols import (
-    Asker,
+    InvalidAnswer,
     ModelAnswer,
+    ModelClient,
     ModelRequest,
-    Talked,
-    Talker,
     TreeRequest,
-    Unfitting,
+    TreeResult,
+    TreeRunner,
 )
 from mergepoint.tree.evaluate import Messages, evaluate
 from mergepoint.tree.leaves import Method, Step, is_node
@@ -67,7 +67,7 @@ from mergepoint.tree.yaml import from_yaml, load_yaml, to_yaml
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passing:
+class CallEnvironment:
     """Data that the calls of one run share: run id, recorders, budget, and prices.
 
     `config` has the recorders among its callbacks. `host` is the path prefix of an enclosing graph.
@@ -108,32 +108,32 @@ def path_of(stage_id: str) -> str:
     return stage_id.replace(".", "/")
 
 
-def asker_of(
-    model: ChatModel, passing: Passing, policy: Policy, method: Method | None = None
-) -> Asker:
+def client_of(
+    model: ChatModel, environment: CallEnvironment, policy: Policy, method: Method | None = None
+) -> ModelClient:
     """Return a model client for a stage.
 
     Each call is one record at its own path. The run's budget must allow it, the policy decides
     about retries, and a recorded answer replaces it.
     """
     name = identity(model, {})
-    prices = Prices(passing.prices)
-    about = {"run": passing.run_id, "host": passing.host}
-    base = passing.config
-    common: dict[str, Any] = {"budget": passing.budget, "policy": policy, "kind": "step"}
-    common["keepers"] = passing.recorders
+    prices = Prices(environment.prices)
+    about = {"run": environment.run_id, "host": environment.host}
+    base = environment.config
+    common: dict[str, Any] = {"budget": environment.budget, "policy": policy, "kind": "step"}
+    common["keepers"] = environment.recorders
     # Models with structured output, by schema: each is wrapped once, not per call.
     structured: dict[Any, Any] = {}
-    outer = Scope(passing.key(""))
+    outer = Scope(environment.key(""))
     behind = instrument_in_scope(outer, model)
 
     async def asked(ask: ModelRequest, /) -> ModelAnswer:
-        key = passing.key(place_of(ask))
+        key = environment.key(place_of(ask))
         accept, attempts = _accepting(ask, method), ask.attempts
         scope = Scope(key, **common, accept=accept, attempts=attempts)
         metadata = {**base.get("metadata", {}), METADATA: {**about, "path": key.path}}
         config: RunnableConfig = {**traced(base, key.full_path), "metadata": metadata}
-        async with scope, _unfitting(scope):
+        async with scope, _invalid_answers(scope):
             if ask.schema is None:
                 found: Any = await behind.ainvoke(_messages(ask), config)
             else:
@@ -151,8 +151,8 @@ def asker_of(
 
 
 @asynccontextmanager
-async def _unfitting(scope: Scope) -> AsyncIterator[None]:
-    """Turn an invalid answer into Unfitting, which fails only its Thing.
+async def _invalid_answers(scope: Scope) -> AsyncIterator[None]:
+    """Turn an invalid answer into InvalidAnswer, which fails only its Thing.
 
     Truncated answers and other errors of the call still end the run.
     """
@@ -161,7 +161,7 @@ async def _unfitting(scope: Scope) -> AsyncIterator[None]:
     except AnswerError as error:
         if not is_refusal(error):
             raise
-        raise Unfitting(str(error), attempts=scope.attempts) from error
+        raise InvalidAnswer(str(error), attempts=scope.attempts) from error
 
 
 def _accepting(ask: ModelRequest, method: Method | None) -> Callable[[AIMessage], str]:
@@ -210,31 +210,31 @@ def _cost(message: AIMessage, price: Price | None) -> float | None:
     return None if price is None or usage is None else price.cost(usage) / PICO
 
 
-def talker_of(
+def tree_runner_of(
     model: ChatModel | None,
-    passing: Passing,
+    environment: CallEnvironment,
     *,
     seed: int = 0,
     policy: Policy | None = None,
     settings: ModelSettings = NO_SETTINGS,
-) -> Talker:
+) -> TreeRunner:
     """Return a tree runner for a stage; the arguments are defaults for steps without their own.
 
     The path of a step is `essay/stage_1/pipeline/0/run_01/<path in the tree>`. The budgets of the
     tree's nodes and the run's budget both apply to its calls.
     """
 
-    async def talked(talk: TreeRequest, /) -> Talked:
+    async def talked(talk: TreeRequest, /) -> TreeResult:
         tree = talk.tree if policy is None else _with_policy(talk.tree, policy)
         place = f"{path_of(talk.stage_id)}/{talk.thing_id}/run_{talk.number + 1:02}"
-        at = passing.key(join(place, root_path(tree))).path
-        spending = Spending(None, passing.prices)
+        at = environment.key(join(place, root_path(tree))).path
+        spending = Spending(None, environment.prices)
         calls = TreeCalls(model, view=None, spending=spending, settings=settings)
         calls.made_for(tree, at)
         heard = _Heard()
         inputs = given_inputs(inputs_of(tree), talk.inputs, path=at)
-        facts = Facts(passing.run_id, passing.host, seed, inputs)
-        live = Live(calls, facts, _config(passing, calls, at, heard), sync=False)
+        facts = Facts(environment.run_id, environment.host, seed, inputs)
+        live = Live(calls, facts, _config(environment, calls, at, heard), sync=False)
         given = () if talk.message is None else (HumanMessage(content=talk.message),)
         base: Messages = State(given)
         try:
@@ -242,10 +242,10 @@ def talker_of(
         except BudgetExceeded as error:
             # A budget of the tree itself fails only this Thing; the run's budget ends the stage.
             if f"{error.path}/".startswith(f"{at}/"):
-                raise Unfitting(str(error)) from error
+                raise InvalidAnswer(str(error)) from error
             raise
         except (StepError, RailError) as error:
-            raise Unfitting(str(error)) from error
+            raise InvalidAnswer(str(error)) from error
         return heard.talked(end, after=len(given))
 
     return talked
@@ -270,10 +270,10 @@ class _Heard:
         self.calls: dict[str, None] = {}
         self.models: dict[str, None] = {}
 
-    def talked(self, end: Messages, *, after: int) -> Talked:
+    def talked(self, end: Messages, *, after: int) -> TreeResult:
         """Return the tree's result, without the messages that it received."""
         response = last_response(end.messages[after:])
-        return Talked(
+        return TreeResult(
             text="" if response is None else str(response.text),
             outputs=dict(end.outputs),
             calls=tuple(self.calls),
@@ -293,11 +293,13 @@ class _Heard:
         return hear
 
 
-def _config(passing: Passing, calls: TreeCalls, at: str, heard: _Heard) -> RunnableConfig:
+def _config(
+    environment: CallEnvironment, calls: TreeCalls, at: str, heard: _Heard
+) -> RunnableConfig:
     """Return a config whose recorders also report this tree's calls and apply its budgets."""
-    recorders = passing.recorders
-    config = without_recorders(passing.config, recorders)
-    source: BudgetSource | None = passing.budget
+    recorders = environment.recorders
+    config = without_recorders(environment.config, recorders)
+    source: BudgetSource | None = environment.budget
     if calls.spending.limited:
         below = f"{at}{SEPARATOR}"
         # A resumed tree has spent money already: its ledger starts from the recorded calls.
@@ -305,7 +307,7 @@ def _config(passing: Passing, calls: TreeCalls, at: str, heard: _Heard) -> Runna
         own = calls.spending.ledger(
             one
             for one in known
-            if one.key.run == passing.run_id and f"{one.path}/".startswith(below)
+            if one.key.run == environment.run_id and f"{one.path}/".startswith(below)
         )
         source = own if source is None else NestedBudget(own, source)
     for one in recorders:

@@ -13,7 +13,7 @@ from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.conditions import CONTENT, canonical, value
 from mergepoint.streams.grouping import Grouped
 from mergepoint.streams.params import Params
-from mergepoint.streams.protocols import Check, ModelAnswer, Unfitting
+from mergepoint.streams.protocols import Check, InvalidAnswer, ModelAnswer
 from mergepoint.streams.thing import Thing
 
 _PLACE: Final = re.compile(r"\{\{\s*([^\s{}]+)\s*\}\}")
@@ -111,7 +111,7 @@ async def asked(
                 check=problem,
                 again=number > 0,
             )
-        except Unfitting as error:
+        except InvalidAnswer as error:
             reason = str(error)
             continue
         return PromptResult(answer, None if schema is None else schema.model_validate(answer.value))

@@ -51,7 +51,7 @@ class ModelAnswer:
     cost: float | None = None
 
 
-class Unfitting(StepError):
+class InvalidAnswer(StepError):
     """An invalid answer; a block may call the model again.
 
     `attempts` counts the attempts of the call so far, or is None if the model client doesn't report
@@ -63,13 +63,13 @@ class Unfitting(StepError):
         self.attempts = attempts
 
 
-class Asker(Protocol):
+class ModelClient(Protocol):
     """Model client of a stage: the executor's instrumented model, or a test double."""
 
     async def __call__(self, ask: ModelRequest, /) -> ModelAnswer:
         """Return the answer, from the journal if the call is recorded.
 
-        Raise Unfitting if the answer is invalid, including if the check refuses it.
+        Raise InvalidAnswer if the answer is invalid, including if the check refuses it.
         """
         ...
 
@@ -91,7 +91,7 @@ class TreeRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Talked:
+class TreeResult:
     """Result of a tree: its last response ("" if none), outputs, call ids, and models."""
 
     text: str
@@ -100,12 +100,12 @@ class Talked:
     models: tuple[str, ...]
 
 
-class Talker(Protocol):
+class TreeRunner(Protocol):
     """Tree runner of a stage: the executor's, or a test double."""
 
-    async def __call__(self, talk: TreeRequest, /) -> Talked:
+    async def __call__(self, talk: TreeRequest, /) -> TreeResult:
         """Return the result of the tree.
 
-        Raise Unfitting if a step's answer, or a limit of the tree's own, ended it.
+        Raise InvalidAnswer if a step's answer, or a limit of the tree's own, ended it.
         """
         ...

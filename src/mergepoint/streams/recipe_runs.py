@@ -349,24 +349,24 @@ def run_recipe(
 ) -> Result[Thing]:
     """Run a recipe on items and write `<runs>/<run_id>/` with its journal and transcript.
 
-    This is `mergepoint.run` for a recipe, in the folder "runs" unless `runs` says otherwise; with
-    `runs=None` the run is kept in memory. All sync callers of a process share one event loop in
-    the background, so that it also works in a notebook.
+    This is `mergepoint.run` for a recipe, but `runs` defaults to the folder "runs"; `runs=None`
+    keeps the run in memory. All sync callers of a process share one event loop in a background
+    thread, so it also works in a notebook.
 
     Args:
         recipe: A recipe, or its name in the library.
-        items: Contents (JSON data), new Things, or an async iterator of them. A resumed run has
-            them on record, unless they came from a stream.
+        items: Contents (JSON data), new Things, or an async iterator of them. None for a resumed
+            run whose items are recorded: those that came from a stream aren't.
         options: Options of `mergepoint.run` that recipes have. In addition, `watch` is called with
             the id of a stage and each Thing that leaves it.
 
     Returns:
-        The result of the run. Limits raise nothing: what is finished comes out.
+        The result of the run. A limit doesn't raise an error: the result has the finished Things.
 
     Raises:
-        RecipeError: The recipe is invalid; it lists every problem.
-        StepError: An option doesn't fit, or there are no items.
-        ReplayMiss: A replayed run asks for a call that isn't on record.
+        RecipeError: The recipe is invalid; the error lists all problems.
+        StepError: An option is invalid, or there are no items.
+        ReplayMiss: A replayed run makes a call that isn't recorded.
         JournalError: A journal can't be read, or another process writes it.
     """
     return run_sync(arun_recipe(recipe, items, **options))
@@ -388,10 +388,10 @@ async def stream_recipe(
     items: Iterable[Any] | AsyncIterable[Any] | None = None,
     **options: Unpack[RecipeOptions],
 ) -> AsyncGenerator[Thing, None]:
-    """Run a recipe and yield its Things as they come; nothing is begun before it is asked for.
+    """Run a recipe and yield each Thing when it leaves; nothing starts before the first request.
 
-    Who leaves the stream early need not close it: calls in progress are cancelled, and the run can
-    be resumed. Takes the options of `run_recipe` but for `wanted`, and raises what it raises.
+    A consumer that leaves early need not close the stream: calls in progress are cancelled, and the
+    run can be resumed. Options and errors are those of `run_recipe`, without `wanted`.
     """
     run = await run_off_loop(RecipeRun.of, recipe, items, options)
     async with aclosing(in_own_task(run.stream())) as stream:

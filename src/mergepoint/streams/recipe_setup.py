@@ -33,16 +33,16 @@ from mergepoint.streams.block_context import Trace
 from mergepoint.streams.conditions import failed
 from mergepoint.streams.executor import RecipeExecutor, Watch
 from mergepoint.streams.limits import StopReason
-from mergepoint.streams.model_calls import Passing, asker_of, talker_of
+from mergepoint.streams.model_calls import CallEnvironment, client_of, tree_runner_of
 from mergepoint.streams.plan_budget import ledger_of, models_of, unpriced_in
 from mergepoint.streams.plan_proposals import Planner, ProposedCalls
 from mergepoint.streams.planning import PlannedRecipe, PlannedStage, plan
-from mergepoint.streams.protocols import Asker, Talker
+from mergepoint.streams.protocols import ModelClient, TreeRunner
 from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.recipe_yaml import LIBRARY, Library
 from mergepoint.streams.registry import REGISTRY, Registry
 from mergepoint.streams.run_record import (
-    NotesOnRecord,
+    JournaledNotes,
     Results,
     changed,
     check_items,
@@ -208,7 +208,7 @@ class RecipeSetup:
         # The ledger starts from recorded calls: a resumed run has spent part of its budget.
         journal = recorders_of(config)[-1].journal
         own = self._ledger((one for one in journal.records if one.key.run == run_id), at)
-        passing = Passing(
+        environment = CallEnvironment(
             run_id=run_id,
             config=config,
             budget=own if around is None else NestedBudget(own, around),
@@ -217,7 +217,7 @@ class RecipeSetup:
             at=at,
         )
         seed = self.seed if seed is None else seed
-        return RunServices(setup=self, passing=passing, ledger=own, seed=seed)
+        return RunServices(setup=self, environment=environment, ledger=own, seed=seed)
 
 
 def recording(
@@ -256,7 +256,7 @@ class RunServices:
     """
 
     setup: RecipeSetup
-    passing: Passing
+    environment: CallEnvironment
     ledger: BudgetLedger
     seed: int = 0
     trace: Trace = field(default_factory=Trace)
@@ -265,14 +265,14 @@ class RunServices:
     def executor(self, stops: Iterable[StopReason] = ()) -> RecipeExecutor:
         """Return an executor; `stops` are those of an earlier part of the run."""
         setup = self.setup
-        calls = ProposedCalls(self.ledger, self.passing.at)
+        calls = ProposedCalls(self.ledger, self.environment.at)
         executor = RecipeExecutor(
             setup.planned,
-            self._asker,
-            talker_of=self._talker,
+            self._client,
+            tree_runner_of=self._tree_runner,
             planner=Planner(setup.registry, setup.library, setup.models.get, calls),
             seed=self.seed,
-            notes=NotesOnRecord(self.passing),
+            notes=JournaledNotes(self.environment),
             watch=setup.watch,
             trace=self.trace,
         )
@@ -287,31 +287,33 @@ class RunServices:
     def finish(self, journal: Journal, *, stopped: str) -> None:
         """Record the end of the run; `stopped` is the rail that ended it, or ""."""
         end = self.reached(stopped=stopped)
-        run_id, host = self.passing.run_id, self.passing.host
+        run_id, host = self.environment.run_id, self.environment.host
         write_end(journal, self.setup.planned, run_id=run_id, host=host, end=end)
 
     @property
     def records(self) -> list[CallRecord]:
         """Return the records of the run."""
-        at = self.passing.key("").path
-        known = self.passing.recorders[-1].journal.records
+        at = self.environment.key("").path
+        known = self.environment.recorders[-1].journal.records
         return [
-            one for one in known if one.key.run == self.passing.run_id and one.path.startswith(at)
+            one
+            for one in known
+            if one.key.run == self.environment.run_id and one.path.startswith(at)
         ]
 
     def workflow(self, things: Iterable[Thing], *, stopped: str) -> Thing:
         """Return the run as a Thing; `stopped` is the rail that ended it."""
         return workflow_of(self.setup.planned, things, self.records, stopped=stopped)
 
-    def _asker(self, stage: PlannedStage) -> Asker | None:
+    def _client(self, stage: PlannedStage) -> ModelClient | None:
         model, settings = self._model(stage), self.setup.settings
         policy, method = settings.policy(stage.policy), stage.settings.over(settings).method
-        return None if model is None else asker_of(model, self.passing, policy, method)
+        return None if model is None else client_of(model, self.environment, policy, method)
 
-    def _talker(self, stage: PlannedStage) -> Talker:
-        return talker_of(
+    def _tree_runner(self, stage: PlannedStage) -> TreeRunner:
+        return tree_runner_of(
             self._model(stage),
-            self.passing,
+            self.environment,
             seed=self.seed,
             policy=stage.policy,
             settings=stage.settings.over(self.setup.settings),
@@ -324,7 +326,7 @@ class RunServices:
             model = resolve_model(stage.model)
         if model is None or not is_dynamic(model):
             return model
-        chosen = configured(model, self.passing.config)
+        chosen = configured(model, self.environment.config)
         return stage.settings.over(self.setup.settings).on(chosen, declared=True)
 
 

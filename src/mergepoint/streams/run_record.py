@@ -22,7 +22,7 @@ from mergepoint.journal.writer import append_record
 from mergepoint.models.identity import ChatModel
 from mergepoint.streams.block_context import MISSING, Trace
 from mergepoint.streams.conditions import failed
-from mergepoint.streams.model_calls import Passing, path_of
+from mergepoint.streams.model_calls import CallEnvironment, path_of
 from mergepoint.streams.params import recorded
 from mergepoint.streams.plan_budget import outline_of, statics_of
 from mergepoint.streams.planning import PlannedRecipe
@@ -222,15 +222,15 @@ def off_wire(data: Mapping[str, Any]) -> Thing:
     return Thing(data["content"], data.get("props", {}))
 
 
-class NotesOnRecord:
+class JournaledNotes:
     """Notes in the run's journals, each a record of kind "call" whose model is `note`.
 
     The notes of a resumed or reused run are found too.
     """
 
-    def __init__(self, passing: Passing) -> None:
-        self._passing = passing
-        self._recorders = passing.recorders
+    def __init__(self, environment: CallEnvironment) -> None:
+        self._environment = environment
+        self._recorders = environment.recorders
         self._lock = threading.Lock()
         self._kept: dict[str, Any] = {}
 
@@ -276,7 +276,7 @@ class NotesOnRecord:
             self._kept[record.key.full_path] = freeze(record.value)
 
     def _key(self, stage_id: str, key: str) -> CallKey:
-        return self._passing.key(f"{path_of(stage_id)}/{NOTE}/{key}")
+        return self._environment.key(f"{path_of(stage_id)}/{NOTE}/{key}")
 
 
 def _found(recorder: Recorder, place: CallKey, key: str) -> CallRecord | None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from mergepoint.aio.stream import Stream
 from mergepoint.core.errors import BlockError, RecipeError, locate
-from mergepoint.streams.block_context import Arrivals, BlockContext, close, label
+from mergepoint.streams.block_context import BlockContext, StageInput, close, label
 from mergepoint.streams.grouping import Gather, gathered
 from mergepoint.streams.params import P
 from mergepoint.streams.provenance import VocabularyWarning, misspelt
@@ -20,7 +20,7 @@ from mergepoint.streams.thing import Thing, stamp
 MOST: Final = 4096
 
 
-class Recent:
+class RecentIds:
     """Window of the latest ids of a stage, in which each id must be unique.
 
     The window is bounded: clashes are nearly always close together.
@@ -70,7 +70,7 @@ def _remember(names: dict[str, None], name: str) -> None:
         del names[next(iter(names))]
 
 
-class Leaving:
+class StageOutput:
     """The output of one stage: the only place that checks and records a block's results."""
 
     def __init__(self, kind: BlockType[Any], ctx: BlockContext) -> None:
@@ -78,14 +78,14 @@ class Leaving:
         self._ctx = ctx
         self._last: Thing | None = None
         self._arrived_at = 0.0
-        self._recent = Recent()
+        self._recent = RecentIds()
         self._words: set[object] = set()
 
     def arrived(self, thing: Thing) -> None:
         """Record an item that the block pulled."""
         self._last = thing
         self._arrived_at = self._ctx.clock()
-        self._ctx.taken.add(thing, self._arrived_at)
+        self._ctx.inputs.add(thing, self._arrived_at)
         self._ctx.trace.came[self._ctx.stage_id] += 1
         self._recent.came(thing.id)
 
@@ -98,7 +98,7 @@ class Leaving:
         if not isinstance(after, Thing):
             raise BlockError(f"yielded {after!r}, which isn't a Thing; yield thing.redrafted(...)")
         before = after if after.made is None else after.base
-        started = None if before is None else self._ctx.taken.when(before)
+        started = None if before is None else self._ctx.inputs.when(before)
         if started is None:
             # Things that the stage joined have no single base; they are known by their id's prefix.
             own = (f"{self._ctx.stage_id}#", f"{self._ctx.stage_id}@")
@@ -227,23 +227,23 @@ def run_stage(
         BlockError: The block broke its contract. This and the block's own errors name stage, block,
             and item.
     """
-    leaving = Leaving(kind, ctx)
-    arrivals = Arrivals(items, leaving.arrived)
+    output = StageOutput(kind, ctx)
+    entering = StageInput(items, output.arrived)
     if batch is None:
-        made = _made(kind, arrivals, params, ctx)
+        made = _made(kind, entering, params, ctx)
     else:
-        made = _made_of_batches(kind, gathered(arrivals, batch, ctx), params, ctx)
-    return Stream(_stamped(made, arrivals, leaving), arrivals.aclose)
+        made = _made_of_batches(kind, gathered(entering, batch, ctx), params, ctx)
+    return Stream(_stamped(made, entering, output), entering.aclose)
 
 
 async def _stamped(
-    made: AsyncGenerator[Any, None], arrivals: Arrivals, leaving: Leaving
+    made: AsyncGenerator[Any, None], entering: StageInput, output: StageOutput
 ) -> AsyncGenerator[Thing, None]:
-    with leaving.located():
+    with output.located():
         # Closed in this order: the block first, because it may still pull while it closes.
-        async with aclosing(arrivals), aclosing(made):
+        async with aclosing(entering), aclosing(made):
             async for thing in made:
-                yield leaving.stamped(thing)
+                yield output.stamped(thing)
 
 
 async def _made_of_batches(

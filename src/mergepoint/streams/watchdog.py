@@ -16,7 +16,7 @@ from mergepoint.streams.planning import PlannedRecipe
 from mergepoint.streams.thing import Thing
 
 
-class Link:
+class StageChannel:
     """A channel that passes Things from a stage, or the recipe's items, to the consumer.
 
     A rail that ends the producer ends the channel and is recorded. While a consumer waits, the
@@ -24,7 +24,7 @@ class Link:
 
     Attributes:
         above: The channel from which the producer pulls.
-        giver: Id of the producer.
+        producer: Id of the producer.
         stage_id: Id of the stage to which stops are attributed.
         starts: Recipe whose deadline starts with the first Thing.
         begins: Prefix of that recipe, or "".
@@ -33,14 +33,14 @@ class Link:
     __slots__ = (
         "_before",
         "_cuts",
-        "_motion",
         "_stream",
         "_task",
         "_told",
+        "_watchdog",
         "_why",
         "above",
         "begins",
-        "giver",
+        "producer",
         "stage_id",
         "starts",
     )
@@ -48,21 +48,21 @@ class Link:
     def __init__(
         self,
         stream: AsyncIterator[Thing],
-        motion: Motion,
+        watchdog: Watchdog,
         *,
-        giver: str,
+        producer: str,
         stage_id: str,
         above: Any = None,
         starts: PlannedRecipe | None = None,
         told: Callable[[str, Thing], None] | None = None,
     ) -> None:
-        self.giver = giver
+        self.producer = producer
         self.stage_id = stage_id
         self.above = above
         self.starts = starts
         self.begins = "" if starts is None else starts.prefix
         self._stream = stream
-        self._motion = motion
+        self._watchdog = watchdog
         self._told = told
         self._task: asyncio.Task[Any] | None = None
         self._why: TimeLimitStop | None = None
@@ -78,47 +78,47 @@ class Link:
         return self
 
     async def __anext__(self) -> Thing:
-        motion = self._motion
-        motion.links[self] = None
-        motion.watch()
+        watchdog = self._watchdog
+        watchdog.channels[self] = None
+        watchdog.watch()
         # The count of pending cancellations tells a cut from a cancellation by someone else, as
         # asyncio.timeout does.
         self._task = task = asyncio.current_task()
         self._before = 0 if task is None else task.cancelling()
-        late = None if self.starts is None else motion.over((self.begins,))
+        late = None if self.starts is None else watchdog.over((self.begins,))
         # Look once before cutting: if the stream has ended, that isn't a stop.
         if late is not None:
             asyncio.get_running_loop().call_soon(self.cut, late)
         try:
             thing = await anext(self._stream)
         except BaseException as error:
-            motion.links.pop(self, None)
+            watchdog.channels.pop(self, None)
             stopped = self._stopped_by(error)
             if stopped is None:
                 raise
-            motion.stops.note(self.stage_id, stopped)
+            watchdog.stops.note(self.stage_id, stopped)
             raise StopAsyncIteration from None
         finally:
             # A cut that arrived after the result must be undone, or the next await would be
             # cancelled.
             if self._cuts:
-                self._let_go()
+                self._undo_cuts()
             self._task = None
-            motion.moves += 1
+            watchdog.moves += 1
         if late is not None:
-            motion.links.pop(self, None)
-            motion.stops.note(self.stage_id, late)
+            watchdog.channels.pop(self, None)
+            watchdog.stops.note(self.stage_id, late)
             await close(self._stream)
             raise StopAsyncIteration
         if self.starts is not None:
-            motion.begin(self.starts)
+            watchdog.begin(self.starts)
         if self._told is not None:
             self._told(self.stage_id, thing)
         return thing
 
     async def aclose(self) -> None:
         """Close the producer."""
-        self._motion.links.pop(self, None)
+        self._watchdog.channels.pop(self, None)
         await close(self._stream)
 
     def cut(self, why: TimeLimitStop) -> None:
@@ -135,10 +135,10 @@ class Link:
         task, why = self._task, self._why
         if why is None or task is None or not isinstance(error, asyncio.CancelledError):
             return None
-        self._let_go()
+        self._undo_cuts()
         return why if task.cancelling() <= self._before else None
 
-    def _let_go(self) -> None:
+    def _undo_cuts(self) -> None:
         task, cuts = self._task, self._cuts
         self._task = self._why = None
         self._cuts = 0
@@ -149,11 +149,11 @@ class Link:
 
 R = TypeVar("R")
 
-SETTLES: Final = 1.0
+SETTLING_TIME: Final = 1.0
 """Seconds after a deadline in which a block without a call in progress can still finish."""
 
 # Checks per deadlock interval: the watchdog fires at most a quarter late.
-_LOOKS = 4
+_CHECKS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ def _inside(planned: PlannedRecipe, around: StageLimits) -> StageLimits:
     return StageLimits(recipes, min(limits, default=None), around.told)
 
 
-class Motion:
+class Watchdog:
     """Watches one run: waiting consumers, calls in progress, and whether anything moves.
 
     A recipe's deadline counts from its first item. After it, the recipe's stages make no new calls
@@ -206,9 +206,9 @@ class Motion:
 
     def __init__(self, planned: PlannedRecipe, stops: Stops) -> None:
         self.stops = stops
-        self.links: dict[Link, None] = {}
+        self.channels: dict[StageChannel, None] = {}
         self.calls = 0
-        self.flying: Counter[str] = Counter()
+        self.in_progress: Counter[str] = Counter()
         self.moves = 0
         # False while the run's consumer does something else: waiting for it isn't a deadlock.
         self.read = True
@@ -227,7 +227,7 @@ class Motion:
         shorter = _shortest([*more.values(), StageLimits(deadlock=self._shortest)])
         if shorter != self._shortest:
             self._shortest = shorter
-            self._look_anew()
+            self._restart_checks()
 
     def drop(self, planned: PlannedRecipe) -> None:
         """Forget a proposed recipe that has ended."""
@@ -277,7 +277,7 @@ class Motion:
         if self._timer is None and (pause := self._pause()) is not None:
             loop = asyncio.get_running_loop()
             self._seen = (self.moves, loop.time())
-            self._timer = loop.call_later(pause, self._look)
+            self._timer = loop.call_later(pause, self._check)
 
     def end(self) -> None:
         """Stop checking."""
@@ -290,108 +290,108 @@ class Motion:
     def _pause(self) -> float | None:
         """Return the seconds until the next check, or None if no limit applies."""
         if self._until and self.over(self._until) is not None:
-            return SETTLES / _LOOKS
-        return None if self._shortest is None else self._shortest / _LOOKS
+            return SETTLING_TIME / _CHECKS
+        return None if self._shortest is None else self._shortest / _CHECKS
 
     def _end_items(self, prefix: str) -> None:
         """Cut the channels that wait for items of a recipe whose deadline has passed."""
         if (why := self.over([prefix])) is None:
             return
-        for link in [one for one in self.links if one.waits and one.begins == prefix]:
-            link.cut(why)
-        self._look_anew()
+        for channel in [one for one in self.channels if one.waits and one.begins == prefix]:
+            channel.cut(why)
+        self._restart_checks()
 
-    def _look_anew(self) -> None:
+    def _restart_checks(self) -> None:
         """Check at another interval than before."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self.watch()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
         now = asyncio.get_running_loop().time()
         moves, since = self._seen
-        waiting = [link for link in self.links if link.waits]
+        waiting = [channel for channel in self.channels if channel.waits]
         if not self.read or self.moves != moves:
             self._seen = (self.moves, now)
         elif waiting:
             self._end_stuck(waiting, now, now - since)
         if waiting and (pause := self._pause()) is not None:
-            self._timer = asyncio.get_running_loop().call_later(pause, self._look)
+            self._timer = asyncio.get_running_loop().call_later(pause, self._check)
 
-    def _end_stuck(self, waiting: list[Link], now: float, still: float) -> None:
-        for link in waiting:
-            if not _waits_for_nobody(link, waiting):
+    def _end_stuck(self, waiting: list[StageChannel], now: float, still: float) -> None:
+        for channel in waiting:
+            if not _ends_chain(channel, waiting):
                 continue
-            place = self.place(link.stage_id)
+            place = self.place(channel.stage_id)
             if (why := self.over(place.recipes)) is not None:
                 late = max(now - self._until[one][0] for one in place.recipes if one in self._until)
-                if late >= GRACE or (not self.calls and still >= SETTLES):
-                    link.cut(why)
+                if late >= GRACE or (not self.calls and still >= SETTLING_TIME):
+                    channel.cut(why)
             elif not self.calls and place.deadlock is not None and still >= place.deadlock:
-                link.cut(TimeLimitStop(DEADLOCK, self._told(link, waiting, still)))
+                channel.cut(TimeLimitStop(DEADLOCK, self._told(channel, waiting, still)))
 
-    def _told(self, link: Link, waiting: list[Link], still: float) -> str:
+    def _told(self, channel: StageChannel, waiting: list[StageChannel], still: float) -> str:
         """Return the chain of waiting stages as text, from the consumer to its end."""
-        chain, taker = [link.giver], _taker(link, waiting)
-        while taker is not None and taker.giver not in chain:
-            chain.append(taker.giver)
-            taker = _taker(taker, waiting)
+        chain, consumer = [channel.producer], _consumer(channel, waiting)
+        while consumer is not None and consumer.producer not in chain:
+            chain.append(consumer.producer)
+            consumer = _consumer(consumer, waiting)
         chain.append(f"the consumer of {self._root.recipes[0]}")
-        reader, *givers = reversed(chain)
+        reader, *producers = reversed(chain)
         return (
-            f"{reader} waits for {', which waits for '.join(givers)}, without progress: for "
+            f"{reader} waits for {', which waits for '.join(producers)}, without progress: for "
             f"{still:g} s nothing moved and no call was in progress; finished results are "
             "returned; set `deadlock` in the rails to another time, or to null for no limit"
         )
 
 
-class UnderWay:
+class CallCounter:
     """Counter of one stage's calls in progress, for the watchdog."""
 
-    __slots__ = ("_motion", "_place", "_stage_id")
+    __slots__ = ("_place", "_stage_id", "_watchdog")
 
-    def __init__(self, motion: Motion, stage_id: str) -> None:
-        self._motion = motion
-        self._place = motion.place(stage_id)
+    def __init__(self, watchdog: Watchdog, stage_id: str) -> None:
+        self._watchdog = watchdog
+        self._place = watchdog.place(stage_id)
         self._stage_id = stage_id
 
     async def counted(self, call: Awaitable[R]) -> R:
         """Await a call. Raise TimeLimitStop before it starts if its time is over."""
-        motion = self._motion
-        if (why := motion.over(self._place.recipes)) is not None:
+        watchdog = self._watchdog
+        if (why := watchdog.over(self._place.recipes)) is not None:
             # A coroutine that is never awaited would warn when it is collected.
             close = getattr(call, "close", None)
             if close is not None:
                 close()
             raise why
-        motion.calls += 1
-        motion.flying[self._stage_id] += 1
+        watchdog.calls += 1
+        watchdog.in_progress[self._stage_id] += 1
         try:
             return await call
         finally:
-            motion.calls -= 1
-            motion.flying[self._stage_id] -= 1
-            motion.moves += 1
+            watchdog.calls -= 1
+            watchdog.in_progress[self._stage_id] -= 1
+            watchdog.moves += 1
 
 
 def _shortest(found: Iterable[StageLimits]) -> float | None:
     return min((one.deadlock for one in found if one.deadlock is not None), default=None)
 
 
-def _waits_for_nobody(link: Link, waiting: list[Link]) -> bool:
+def _ends_chain(channel: StageChannel, waiting: list[StageChannel]) -> bool:
     """Return whether a channel's producer, and everything nested in it, waits for nothing."""
-    if isinstance(link.above, Link) and link.above.waits:
+    if isinstance(channel.above, StageChannel) and channel.above.waits:
         return False
-    inside = f"{link.giver}."
-    return not any(other.giver.startswith(inside) for other in waiting)
+    inside = f"{channel.producer}."
+    return not any(other.producer.startswith(inside) for other in waiting)
 
 
-def _taker(link: Link, waiting: list[Link]) -> Link | None:
+def _consumer(channel: StageChannel, waiting: list[StageChannel]) -> StageChannel | None:
     """Return the channel that waits for a channel: the next stage's, or the enclosing recipe's."""
     for other in waiting:
-        if other.above is link:
+        if other.above is channel:
             return other
-    around = [other for other in waiting if link.giver.startswith(f"{other.giver}.")]
-    return max(around, key=lambda one: len(one.giver), default=None)
+    around = [other for other in waiting if channel.producer.startswith(f"{other.producer}.")]
+    return max(around, key=lambda one: len(one.producer), default=None)

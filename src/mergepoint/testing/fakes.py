@@ -32,7 +32,7 @@ from mergepoint.sandbox.job import CodeJob, CodeRun, ToolCall
 from mergepoint.streams.block_context import BlockContext, Notes
 from mergepoint.streams.grouping import Gather
 from mergepoint.streams.params import params_of
-from mergepoint.streams.protocols import Asker, ModelAnswer, ModelRequest, Unfitting
+from mergepoint.streams.protocols import InvalidAnswer, ModelAnswer, ModelClient, ModelRequest
 from mergepoint.streams.registry import REGISTRY, BlockType
 from mergepoint.streams.stage import entered, run_stage
 from mergepoint.streams.thing import Thing
@@ -94,7 +94,7 @@ class Replies:
             call = f"{ask.thing_id}@{ask.stage_id}/{ask.number}.{ask.sample}"
             found = ModelAnswer(text=str(found), call=call, model="testing:replies")
         if ask.check is not None and (problem := ask.check(found.text, found.value)) is not None:
-            raise Unfitting(problem)
+            raise InvalidAnswer(problem)
         return found
 
 
@@ -116,17 +116,17 @@ def run_block(
     batch: Mapping[str, Any] | Gather | None = None,
     width: int = 1,
     seed: int = 0,
-    asker: Asker | None = None,
+    client: ModelClient | None = None,
     notes: Notes | None = None,
 ) -> list[Thing]:
     """Return a block's results for items.
 
-    `kind` is a block or its name, `wanted` the maximum number of results, `asker` the model
+    `kind` is a block or its name, `wanted` the maximum number of results, `client` the model
     client, such as Replies. Raise RecipeError for invalid params, and the errors of the stage.
     """
     kind = REGISTRY.find(kind) if isinstance(kind, str) else kind
     ctx = BlockContext(
-        stage_id, seed=seed, width=width, asker=asker, notes=notes, clock=lambda: 0.0
+        stage_id, seed=seed, width=width, client=client, notes=notes, clock=lambda: 0.0
     )
     source = items if isinstance(items, Source) else Source(items)
     given = kind.given(params, where=stage_id)

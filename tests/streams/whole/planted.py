@@ -21,7 +21,7 @@ PLANTED = (
         "items that go alone share their ids",
         "prefix",
         "block_context",
-        "own._numbers = alone.numbers(self.stage_id)",
+        "own._numbers = isolated.numbers(self.stage_id)",
         "own._numbers = self._numbers",
     ),
     _planted(
@@ -77,7 +77,7 @@ PLANTED = (
         "no budget is asked",
         "budget",
         "model_calls",
-        '{"budget": passing.budget, "policy"',
+        '{"budget": environment.budget, "policy"',
         '{"budget": None, "policy"',
     ),
     _planted(
@@ -98,8 +98,8 @@ PLANTED = (
         "calls that fail are counted for ever",
         "motion",
         "watchdog",
-        "            return await call\n        finally:\n            motion.calls -= 1\n",
-        "            return await call\n        finally:\n            motion.calls -= 0\n",
+        "            return await call\n        finally:\n            watchdog.calls -= 1\n",
+        "            return await call\n        finally:\n            watchdog.calls -= 0\n",
     ),
     _planted(
         "rounds go on with those that are over",

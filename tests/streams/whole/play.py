@@ -247,9 +247,11 @@ def _judge_calls(schedule: Schedule, run: RecipeRun, read: Read) -> None:
         named = all(entry.calls for entry in thing.history if entry.block == "say")
         laws.hold("told", holds=named, told=f"{thing.history}")
     if run.executor is not None:
-        motion = run.executor.motion
-        still = not motion.calls and not motion.links
-        laws.hold("motion", holds=still, told=f"{motion.calls} calls, {len(motion.links)} links")
+        watchdog = run.executor.watchdog
+        still = not watchdog.calls and not watchdog.channels
+        laws.hold(
+            "motion", holds=still, told=f"{watchdog.calls} calls, {len(watchdog.channels)} links"
+        )
     closed = schedule.source.closed == schedule.source.opened
     laws.hold("closed", holds=closed, told="the source is open")
     for at, (planned, most) in _widths(run.setup.planned).items():

@@ -375,7 +375,7 @@ class StagesView:
     def drawn(self, height: int) -> RenderableType:
         """Return a line for each stage that fits, and the totals so far."""
         executor = self.run.executor
-        flying = executor.motion.flying if executor is not None else Counter[str]()
+        calls = executor.watchdog.in_progress if executor is not None else Counter[str]()
         table = Table.grid(padding=(0, 2))
         table.add_column(no_wrap=True, overflow="ellipsis")
         for _ in range(3):
@@ -383,7 +383,7 @@ class StagesView:
         stages = [stage.stage_id for stage in self.run.setup.planned.blocks()]
         rest = max(0, len(stages) - max(1, height - 4))
         for stage_id in stages[: len(stages) - rest]:
-            out, asking = self.passed[stage_id], flying[stage_id]
+            out, asking = self.passed[stage_id], calls[stage_id]
             failed = 0 if executor is None else executor.trace.failed[stage_id]
             table.add_row(
                 Text(printable(_short(stage_id)), style="bold" if asking else "" if out else "dim"),

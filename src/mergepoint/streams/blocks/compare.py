@@ -94,12 +94,12 @@ async def compare(
 
 
 async def _preferred(
-    ctx: BlockContext, asker: Thing, first: object, second: object, params: Compare
+    ctx: BlockContext, client: Thing, first: object, second: object, params: Compare
 ) -> tuple[str, PromptResult[Preference]]:
     """Return which is better ("first", "second", or "" for neither), and the last answer."""
     found = await asked(
         ctx,
-        asker,
+        client,
         params,
         params.prompt,
         schema=Preference,
@@ -109,7 +109,7 @@ async def _preferred(
         return ("" if found.value is None else found.value.winner), found
     back = await asked(
         ctx,
-        asker,
+        client,
         params,
         params.prompt,
         schema=Preference,

@@ -13,7 +13,7 @@ from mergepoint.streams.conditions import CONTENT, canonical, failed, value
 from mergepoint.streams.model_calls import captures, tree_of, tree_on_wire
 from mergepoint.streams.params import Params
 from mergepoint.streams.prompting import failing
-from mergepoint.streams.protocols import Unfitting
+from mergepoint.streams.protocols import InvalidAnswer
 from mergepoint.streams.registry import block
 from mergepoint.streams.thing import RESERVED, Thing
 from mergepoint.tree.nodes import REQUIRED
@@ -107,7 +107,7 @@ async def pipeline(
         message = None if CONTENT in given.values() else content
         try:
             talked = await ctx.talk(thing, params.tree, message=message, inputs=inputs)
-        except Unfitting as error:
+        except InvalidAnswer as error:
             return failing(thing, str(error))
         made = thing.plus(
             {kept[key]: found for key, found in talked.outputs.items() if key in kept}

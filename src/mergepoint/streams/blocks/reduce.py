@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from mergepoint.core.errors import BlockError
-from mergepoint.streams.block_context import Alone, BlockContext, origin_among
+from mergepoint.streams.block_context import BlockContext, IsolatedItem, origin_among
 from mergepoint.streams.conditions import CONTENT, failed
 from mergepoint.streams.grouping import Grouped, groups
 from mergepoint.streams.prompting import failing, listed
@@ -67,7 +67,7 @@ async def reduce(
     async with aclosing(groups(items, params.per)) as found:
         async for group in found:
             # Ids inside depend on the group only, not on other groups in progress.
-            own = ctx.within(Alone(ctx.next_id()))
+            own = ctx.within(IsolatedItem(ctx.next_id()))
             left = [member for member in group.members if not failed(member)]
             while len(left) > 1:
                 left = await _level(left, params, own)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, RootModel
 
-from mergepoint.streams.block_context import Alone, BlockContext, origin_among
+from mergepoint.streams.block_context import BlockContext, IsolatedItem, origin_among
 from mergepoint.streams.conditions import canonical, failed, holds, number
 from mergepoint.streams.registry import block
 from mergepoint.streams.search_strategies import (
@@ -59,7 +59,7 @@ async def search(
         if failed(thing):
             yield thing
             return
-        quest = _Quest(thing, plan, ctx.within(Alone(thing.id)))
+        quest = _Quest(thing, plan, ctx.within(IsolatedItem(thing.id)))
         await quest.run()
         for best in quest.best():
             yield best
