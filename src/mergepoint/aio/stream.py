@@ -180,6 +180,7 @@ class Steps(Protocol):
         """Resume it with an error."""
 
 
+# A generator-based coroutine: only its `yield` passes what the steps wait for on to the task.
 @types.coroutine
 def drive_in_context(context: Context, steps: Steps, waited: Any) -> Generator[Any, Any, Any]:
     """Drive a coroutine that waits for something, in its context, and return its result."""
@@ -222,6 +223,7 @@ async def results_in_context(context: Context, made: AsyncIterable[T]) -> AsyncG
                 return
             yield result
     finally:
+        # Closed in its own context: a context variable can only be reset where it was set.
         close = getattr(steps, "aclose", None)
         if close is not None:
             await run_in_context(context, close)

@@ -95,6 +95,7 @@ async def perform(recipe: Recipe, asked: Prepared, context: CallContext) -> Any:
     executor = services.executor()
     async with aclosing(executor.stream(from_iterable(entered(items)))) as stream:
         things = [thing async for thing in stream]
+    # A refusal by an enclosing budget isn't a rail of this recipe: the Call itself had no room.
     if refusals.first is not None:
         raise refusals.first
     if isinstance(given, list | tuple):
@@ -164,6 +165,7 @@ def _continuing(asked: Prepared) -> RunnableConfig:
                 if record.key.run == asked.key.run and record.path.startswith(below)
             ]
         )
+        # Own records first: an earlier attempt of this Call may have recorded the answer.
         answers = own if one.answers is None else ChainedSource(own.records, one.answers)
         config = with_recorder(config, Recorder(one.journal, on_event=one.tell, answers=answers))
     return config

@@ -493,6 +493,7 @@ class BlockContext:
         self._isolated: IsolatedItem | None = None
         self._mark = ""
         self._numbers: Iterator[int] = itertools.count()
+        # A list, which copies of the context share, and in which None is a value like others.
         self._kept: list[Any] = []
 
     def within(self, isolated: IsolatedItem | None) -> BlockContext:
@@ -500,6 +501,7 @@ class BlockContext:
 
         The copy has its own maps. For an isolated item, it also makes ids of its own.
         """
+        # A shallow copy: answers, pulled items, counts, and notes are shared by all streams.
         own = copy.copy(self)
         own.maps = {}
         if isolated is not None:
@@ -535,6 +537,7 @@ class BlockContext:
 
     def rng(self, thing: Thing) -> random.Random:
         """Return a random generator that depends only on seed, stage, and the Thing's id."""
+        # A text is the same seed in every process; a hash isn't.
         return random.Random(f"{self.seed}/{self.stage_id}/{thing.id}")  # noqa: S311  (no secrets)
 
     @overload

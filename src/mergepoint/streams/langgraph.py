@@ -262,6 +262,7 @@ class Drain(Runnable[State, State]):
     ) -> State:
         """Run the segment."""
         options = dict((config or {}).get("configurable", {}))
+        # They come with the config and not with the state: a checkpointer can't store them.
         services, tell = options.pop(SERVICES)
         own: RunnableConfig = {**(config or {}), "configurable": options}
         services = replace(services, environment=replace(services.environment, config=own))
@@ -334,6 +335,7 @@ class RecipeNode(Showing):
         with self.runs.run(opened, facts, config) as services:
             config = services.environment.config
             options = {**config.get("configurable", {}), SERVICES: (services, tell)}
+            # Each node is a step for LangGraph, so a recipe of many stages needs a higher limit.
             turns = max(self._turns, config.get("recursion_limit", 0))
             things = [thing.to_plain() for thing in entered(items)]
             work = {"plan": [], "worked": 0, "things": things, "stops": []}

@@ -143,6 +143,7 @@ def client_of(
                 told = instruction_for(ask.schema, method)
                 found = await structured[shape].ainvoke(_messages(ask, told), config)
         raw = found if isinstance(found, AIMessage) else found["raw"]
+        # With fallbacks, another model than the first one may have answered, at another price.
         by = scope.answered_by or name
         text, value, cost = str(raw.text), _value(ask, raw, method), _cost(raw, prices.of(by))
         return ModelAnswer(text=text, value=value, call=key.full_path, model=by, cost=cost)
@@ -267,6 +268,7 @@ class _Heard:
     """Recorder of one tree's calls, in the order in which they end."""
 
     def __init__(self) -> None:
+        # Ordered sets: each of the recorders reports the same calls.
         self.calls: dict[str, None] = {}
         self.models: dict[str, None] = {}
 

@@ -125,6 +125,7 @@ class RecipeRun:
             raise StepError("give the run its items; only a resumed one has them on record")
         store = None if runs is None else store_at(runs)
         if resume is not None:
+            # A folder names a run of another store than `runs`.
             store, run_id = named_run(store, resume)
             given |= _recorded_options(store.read(run_id)[0], given.get("knobs") or {})
         own = {name: given.pop(name) for name in SETTINGS if name in given}
@@ -146,6 +147,7 @@ class RecipeRun:
                 await run_off_loop(self._draw, self.folder)
             origin = setup.origin
             others = await run_off_loop(origin.answers, setup.store) if origin else None
+            # The span comes first: calls with the config that it returns are its children.
             config = await trace.begin(self.items)
             config = recording(config, journal, others, on_event=self.on_event)
             self.services = services = setup.begin(config, run_id=self.run_id)
@@ -161,6 +163,8 @@ class RecipeRun:
             await trace.fail(error)
             raise
         finally:
+            # Also after an error: the transcript shows how far the run came. The journal is closed
+            # even if the transcript can't be written.
             if not isinstance(journal, MemoryJournal):
                 try:
                     if self.folder is not None:
@@ -423,6 +427,7 @@ async def recipe_events(
                         yield event
                 thing = coming.result()
             finally:
+                # A consumer that leaves must not wait for the calls of the next Thing.
                 coming.cancel()
                 await finish_tasks([coming])
             if thing is None:

@@ -131,6 +131,7 @@ class RecipeSetup:
             library=library,
             **others,
         )
+        # A budget in USD can't count calls without a price: report it before the first call.
         if faults := unpriced_in(planned, setup.models, setup._ledger((), at), at=at):
             raise TreeError(faults)
         return setup
@@ -181,6 +182,7 @@ class RecipeSetup:
                 _check_same(journal.header, items, same_seed, store)
             changed(journal.header, self.planned, self.models)
         except BaseException:
+            # While the journal is open, nobody else can resume the run.
             journal.close()
             raise
         return journal
@@ -326,6 +328,7 @@ class RunServices:
             model = resolve_model(stage.model)
         if model is None or not is_dynamic(model):
             return model
+        # Known only with the config of the run. It was chosen for it, so its own settings win.
         chosen = configured(model, self.environment.config)
         return stage.settings.over(self.setup.settings).on(chosen, declared=True)
 

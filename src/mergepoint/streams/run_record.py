@@ -241,6 +241,7 @@ class JournaledNotes:
             for recorder in self._recorders:
                 found = _found(recorder, place, key)
                 if found is not None:
+                    # Copied into this run's journals: resuming it must not need the other run.
                     self._take_over(replace(found, key=place, source="replayed"), recorder, found)
                     break
         return self._kept.get(place.full_path, MISSING)

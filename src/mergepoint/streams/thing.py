@@ -279,6 +279,7 @@ class Thing(Displayed):
             _write(self, name, getattr(told, name))
 
     def __hash__(self) -> int:
+        # Not the content, which may be long: within a run, id and length identify a history.
         return hash((self.id, len(self.history)))
 
     @property
