@@ -259,8 +259,8 @@ def test_the_input_of_a_recipe_may_be_said_in_several_ways() -> None:
         (TREE, "Hi.", {"messages": ["Hi."]}, StepError, "given twice"),
         (RECIPE, "a", {"items": ["b"]}, StepError, "given twice"),
         (RECIPE, None, {}, StepError, "items"),
-        (TREE, {"topic": "a"}, {"knobs": {}}, StepError, "no option of a tree"),
-        (RECIPE, "a", {"inputs": {}}, StepError, "no option of a recipe"),
+        (TREE, {"topic": "a"}, {"knobs": {}}, StepError, "an option of a tree"),
+        (RECIPE, "a", {"inputs": {}}, StepError, "an option of a recipe"),
         (TREE, {"topic": "a"}, {"modle": "offline"}, TypeError, "did you mean 'model'"),
         (TREE, {}, {"model": "offline"}, TreeError, "topic"),
         (TREE, {"topic": "a"}, {"resume": "r", "reuse": "s"}, StepError, "exclude"),
@@ -447,9 +447,9 @@ def test_any_target_is_compiled(tmp_path: Path) -> None:
             assert tuple(Thing.from_plain(one) for one in found["things"]) == ran.things
         else:
             assert found["messages"][-1].text == ran.text
-    with pytest.raises(StepError, match="'form' is no option of a recipe"):
+    with pytest.raises(StepError, match="'form' isn't an option of a recipe"):
         compile_graph("best_of_n", form="fused")
-    with pytest.raises(StepError, match="'knobs' is no option of a tree"):
+    with pytest.raises(StepError, match="'knobs' isn't an option of a tree"):
         compile_graph("flat_chat", knobs={})
     with pytest.raises(TypeError, match="did you mean 'checkpointer'"):
         compile_graph(TREE, checkpoint=None)  # type: ignore[call-overload]

@@ -67,9 +67,9 @@ def run(target: Target, input: Any = None, /, **options: Unpack[AnyOptions]) -> 
         target: A tree, a recipe, the path of a YAML file of either, `file.py:object`, or the name
             of a bundled graph or recipe.
         input: What to work on. For a tree: its inputs by name, a user message as text, or
-            messages. For a recipe: a list or another iterable of items, or one item, which is a
+            messages. For a recipe: a list or another iterable of items, or one item, which is
             text, other JSON data, or a Thing. None where the target needs none, and for the
-            input of a run to `resume`, which is on record.
+            input of a run to `resume`, which the journal has.
 
     Keyword Args:
         model: The model of steps that name none: a LangChain chat model, "provider:name", or
@@ -86,7 +86,7 @@ def run(target: Target, input: Any = None, /, **options: Unpack[AnyOptions]) -> 
             or a store. A folder also gets each run's transcript. None keeps the run in memory.
         resume: A run to resume, by its id in `runs` or by its folder. Recorded calls aren't made
             again.
-        reuse: A run whose answers are taken over where a request is the same.
+        reuse: A run whose answers are reused for equal requests.
         replay: A run whose answers stand for all calls. No model is called.
         budget: A Budget or a mapping of its fields (`usd`, `tokens`, `calls`, `seconds`) for the
             whole run.
@@ -119,8 +119,8 @@ def run(target: Target, input: Any = None, /, **options: Unpack[AnyOptions]) -> 
         RecipeError: The recipe is invalid; it lists every problem.
         GateOpen: A gate waits for a decision. Resume the run with an `answerer`.
         BudgetExceeded: A call of a tree would have exceeded the budget. A recipe instead ends and
-            returns what is finished.
-        ReplayMiss: A replayed run asks for a call that isn't on record.
+            returns the finished results.
+        ReplayMiss: A replayed run needs a call that isn't recorded.
         JournalError: A journal can't be read, or another process writes it.
     """
     found = find_target(target)
@@ -150,7 +150,7 @@ def stream(
     /,
     **options: Unpack[AnyOptions],
 ) -> Iterator[Event]:
-    """Run a tree or a recipe, and yield its events as they come.
+    """Run a tree or a recipe, and yield its events as they happen.
 
     Takes the arguments of `run`, and raises what it raises. The run begins when the first event is
     asked for. A consumer that stops early stops the run.
@@ -244,14 +244,14 @@ def _for_recipe(
 
 
 def _check(options: Mapping[str, Any], allowed: frozenset[str], what: str) -> None:
-    """Refuse options that don't fit. Raises TypeError for unknown ones, else StepError."""
+    """Reject invalid options. Raises TypeError for unknown ones, StepError for others."""
     known = AnyOptions.__annotations__ | AnyGraphOptions.__annotations__
     for name in options:
         if name in allowed:
             continue
         if name not in known:
             raise TypeError(f"there is no option {name!r}{nearest(name, sorted(allowed))}")
-        raise StepError(f"{name!r} is no option of {what}; leave it out")
+        raise StepError(f"{name!r} isn't an option of {what}; remove it")
 
 
 # Compiling: to a LangGraph graph.
@@ -320,8 +320,8 @@ def compile_graph(target: Target, /, **options: Unpack[AnyGraphOptions]) -> Draw
     The graph of a tree takes `{"messages": [...], "inputs": {...}}` and returns `{"messages":
     [...], "outputs": {...}}`, as other chat graphs do. That of a recipe takes `{"items": [...]}`
     and returns `{"things": [...], "workflow": {...}, "stopped": "...", "run_id": "..."}`, with
-    Things as JSON data (`Thing.from_plain` reads them); to `stream_mode="custom"` it sends each as
-    it comes out, `{"thing": {...}}`. Both take checkpointers, a `scope` (text) that tells apart
+    Things as JSON data (`Thing.from_plain` reads them); to `stream_mode="custom"` it sends each
+    result as `{"thing": {...}}`. Both take checkpointers, a `scope` (text) that tells apart
     several runs of one node in a host, and the config keys `mergepoint_run_id` and
     `mergepoint_seed`.
 
@@ -333,18 +333,18 @@ def compile_graph(target: Target, /, **options: Unpack[AnyGraphOptions]) -> Draw
         model: The model of steps that name none. See `run`, also for `temperature`, `max_tokens`,
             `timeout`, `base_url`, `budget`, `prices`, `view`, `method`, `knobs`, `registry` and
             `library`.
-        checkpointer: LangGraph's checkpointer. A run of a recipe that was killed goes on by its
-            thread: what was finished before a stage that takes everything at once is not repeated.
+        checkpointer: LangGraph's checkpointer. A recipe run that was killed resumes by its
+            thread. Results before a stage that needs all items aren't computed again.
         journal: A folder, a database URL, or a store where each run is written, under its run's id
-            or its thread's. A run that is there goes on: recorded calls aren't made again.
-        reuse: A run whose answers are taken over where a request is the same.
-        replay: A run whose answers stand for all calls.
+            or its thread's. An existing run is resumed: recorded calls aren't made again.
+        reuse: A run whose answers are reused for equal requests.
+        replay: A run whose recorded answers are used for all calls.
         form: "subgraphs" makes every block of a tree a subgraph (default); "fused" runs the tree
             inside one node, with the same results and records.
         at: The path of the part of a tree to compile. It keeps its full path.
         returns: What the messages of a tree's result are: the whole "conversation" (default), or
             the "delta", for a host whose reducer appends.
-        extra_inputs: Names of inputs that a tree gets beside those that its root declares.
+        extra_inputs: Names of inputs that every run gets in addition to those of the tree.
         store: LangGraph's store, for functions of a tree.
         cache: LangGraph's cache.
         interrupt_before: Paths of nodes of a tree before which the graph stops, or "*".

@@ -96,6 +96,7 @@ def find_target(target: Node | Recipe | Path | str) -> FoundTarget:
     file, attribute = split_target(name)
     if file is not None:
         return _in_file(file, attribute)
+    # Before the bundled names, so that a user's folder can replace a bundled graph.
     folder = Path(name)
     for known in (RECIPE_FILE, *GRAPH_FILES):
         if is_file(folder / known):

@@ -112,8 +112,8 @@ def declared(context: PromptContext) -> str:
 @pytest.mark.parametrize(
     ("prompt", "reason"),
     [
-        (Template("On {{ c }}"), "written only later or beside it"),
-        (reads("c")(declared), "written only later or beside it"),
+        (Template("On {{ c }}"), "written only later or in parallel"),
+        (reads("c")(declared), "written only later or in parallel"),
         (lambda context: "x", "without declared inputs"),
     ],
 )

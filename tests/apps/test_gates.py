@@ -219,7 +219,7 @@ def test_a_loop_that_comes_to_no_end_is_not_resumed() -> None:
     """A resume would end in the same way, so none is offered; the error says what helps."""
     run = planned("-q", "--answer", "**/approval=reject")
     assert run.code == 1
-    assert "until='review' did not hold after 5 iterations; allow more" in run.err
+    assert "until='review' wasn't met after 5 iterations; allow more" in run.err
     assert "go on:" not in run.err
     shown = told("show", "r")
     assert (shown["state"], shown["resume"]) == ("failed", None)
@@ -233,7 +233,7 @@ def test_a_loop_that_comes_to_no_end_is_not_resumed() -> None:
         ("approval", "Use path=approve"),
         ("approval=perhaps", "'approve' or 'reject'"),
         ("approvla=approve", "did you mean"),
-        ('approval={"decision": "edit"}', "an edit gives text or outputs"),
+        ('approval={"decision": "edit"}', "an edit sets text or outputs"),
     ],
 )
 def test_an_answer_that_cannot_be_is_refused(answer: str, said: str) -> None:

@@ -84,7 +84,7 @@ def test_a_budget_in_usd_needs_prices(server: ModelServer) -> None:
     [
         (("--budget", "usd"), "Use KIND=LIMIT"),
         (("--budget", "euro=1"), "no 'euro'"),
-        (("--budget", "calls=1.5"), "calls is a whole number"),
+        (("--budget", "calls=1.5"), "calls is an integer"),
         (("--budget", "usd=nan"), "usd is a finite number"),
         (("--budget", "calls=1", "--budget", "calls=2"), "calls is set twice"),
         (("--price", "openai:test"), "Use PROVIDER:NAME=IN,OUT"),

@@ -118,8 +118,8 @@ def test_a_context_can_run_again_after_a_failure(runner: Runner) -> None:
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [
-        (Template("{{ a }}"), "reads 'a', which no input and no capture_key gives"),
-        (lambda ctx: ctx.read("a"), "missing key 'a'; at this point there are: none"),
+        (Template("{{ a }}"), "reads 'a', which no input and no capture_key provides"),
+        (lambda ctx: ctx.read("a"), "missing key 'a'; available here: none"),
         (lambda ctx: ctx.outputs["a"], "no output 'a'"),
         (lambda ctx: None, "returned NoneType"),
     ],

@@ -92,7 +92,7 @@ def test_a_rejected_gate_may_ask_for_a_last_response(engine: Engine) -> None:
     ("answer", "problem"),
     [
         ("maybe", "'approve' or 'reject'"),
-        ({"decision": "edit"}, "an edit gives text or outputs"),
+        ({"decision": "edit"}, "an edit sets text or outputs"),
         ({"decision": "approve", "text": "x"}, "takes no edits"),
         ({"decision": "edit", "outputs": {"other": 1}}, "cannot add the output 'other'"),
         ({"decision": "edit", "text": " "}, "text is what the last response"),

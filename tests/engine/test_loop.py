@@ -135,7 +135,7 @@ def test_records_have_the_iteration_in_their_path(engine: Engine) -> None:
 def test_a_loop_that_never_holds_raises_with_its_path(engine: Engine) -> None:
     """After max_iterations the loop says so, and no further call is made."""
     said = ScriptedModel(["no"] * 4)
-    with pytest.raises(RailError, match="did not hold after 2 iterations") as caught:
+    with pytest.raises(RailError, match="wasn't met after 2 iterations") as caught:
         engine(refine(max_iterations=2), said)
     assert getattr(caught.value, "pipeline_path", "") == "refine"
     assert len(said.calls) == 4
@@ -158,7 +158,7 @@ def test_until_may_name_a_key(engine: Engine) -> None:
 def test_until_of_a_text_is_refused(engine: Engine) -> None:
     """A key that holds text would hold always, so it is an error that says what to do."""
     tree = Loop([Step("Good?", capture_key="good")], until="good", name="loop")
-    with pytest.raises(StepError, match="no bool and no gate's decision") as caught:
+    with pytest.raises(StepError, match="neither a bool nor a gate's decision") as caught:
         engine(tree, ScriptedModel(["no"]))
     assert getattr(caught.value, "pipeline_path", "") == "loop"
 

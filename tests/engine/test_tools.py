@@ -214,7 +214,7 @@ def bare(a: int) -> int:  # noqa: D103
         ({"tools": [3]}, "a tool is a LangChain tool or a function, not 3"),
         ({"tools": [bare]}, "the function 'bare' has no docstring"),
         ({"tools": [add, add]}, "two tools are called 'add'"),
-        ({"tools": [add], "max_tool_rounds": 0}, "max_tool_rounds is a whole number from 1 on"),
+        ({"tools": [add], "max_tool_rounds": 0}, "max_tool_rounds is an integer of at least 1"),
         ({"tools": [add], "schema": Verdict}, "a step has tools or a schema"),
     ],
 )

@@ -63,7 +63,7 @@ def test_a_recipe_hands_its_policy_to_its_stages() -> None:
 @pytest.mark.parametrize(
     ("policy", "problem"),
     [
-        ({"retry": 0}, "retry is a Retry or a number of attempts from 1 on, not 0"),
+        ({"retry": 0}, "retry is a Retry or a number of attempts, at least 1, not 0"),
         ({"retri": 2}, r"policy has no 'retri' \(did you mean 'retry'\?\)"),
         ({"timeout": -1}, "timeout is a number of seconds above 0, not -1"),
         ({"budget": {"calls": 2}}, "a stage has its own field for the budget"),

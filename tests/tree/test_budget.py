@@ -14,13 +14,13 @@ from mergepoint.tree.policy import as_budget
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"usd": True}, "usd is a finite number from 0 on, not True"),
+        ({"usd": True}, "usd is a finite number of at least 0, not True"),
         ({"usd": -0.1}, "usd is a finite number"),
         ({"usd": math.nan}, "usd is a finite number"),
         ({"seconds": math.inf}, "seconds is a finite number"),
-        ({"seconds": "60"}, "seconds is a finite number from 0 on, not '60'"),
-        ({"calls": 1.0}, "calls is a whole number from 0 on, not 1.0"),
-        ({"tokens": False}, "tokens is a whole number"),
+        ({"seconds": "60"}, "seconds is a finite number of at least 0, not '60'"),
+        ({"calls": 1.0}, "calls is an integer of at least 0, not 1.0"),
+        ({"tokens": False}, "tokens is an integer"),
         ({"on_exhausted": "stop"}, "on_exhausted='stop'; allowed are 'raise', 'keep'"),
     ],
 )
@@ -89,7 +89,7 @@ def test_a_budget_comes_back_from_yaml(budget: Budget) -> None:
         ("{call: 3}", ["t.yaml:1: no key 'call' here (did you mean 'calls'?)"]),
         (
             "\n  usd: -1\n  calls: 1.5",
-            ["t.yaml:2: budget: usd is a finite", "t.yaml:3: budget: calls is a whole"],
+            ["t.yaml:2: budget: usd is a finite", "t.yaml:3: budget: calls is an integer"],
         ),
     ],
 )

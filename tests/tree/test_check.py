@@ -173,7 +173,7 @@ def test_an_unknown_key() -> None:
     )
     assert problems(tree) == [
         (
-            "pipeline/step_02: reads 'drfat', which no input and no capture_key gives "
+            "pipeline/step_02: reads 'drfat', which no input and no capture_key provides "
             "(did you mean 'draft'?); known are: by, topic, draft"
         )
     ]
@@ -184,8 +184,8 @@ def test_a_key_that_is_written_only_later() -> None:
     tree = Block([Step(Template("{{ a }}")), Step("x", capture_key="a")])
     assert problems(tree) == [
         (
-            "pipeline/step_01: reads 'a', which is written only later or beside it, at "
-            "pipeline/step_02; move the reader behind its exit, or give a default"
+            "pipeline/step_01: reads 'a', which is written only later or in parallel, at "
+            "pipeline/step_02; move the reader after it, or give a default"
         )
     ]
 
@@ -365,8 +365,8 @@ def test_a_loop_reads_what_an_iteration_before_wrote_only_with_a_default() -> No
     tree = Loop([gate(strict)], until="review", name="loop")
     (problem,) = problems(tree)
     assert problem.startswith(
-        "loop/iteration_01/gate_01/better: reads 'draft', which is written only later or beside "
-        "it, at loop/iteration_01/gate_01/better; "
+        "loop/iteration_01/gate_01/better: reads 'draft', which is written only later or in "
+        "parallel, at loop/iteration_01/gate_01/better; "
     )
     optional = Step(Template("{{ draft }}", defaults={"draft": "-"}), capture_key="draft")
     assert problems(Loop([gate(optional)], until="review")) == []
@@ -408,8 +408,8 @@ def test_declared_reads_of_a_call_are_checked() -> None:
         ]
     )
     assert [problem.split("; ")[0] for problem in problems(tree)] == [
-        "pipeline/size: reads 'text', which no input and no capture_key gives",
-        "pipeline/look: reads 'other', which no input and no capture_key gives",
+        "pipeline/size: reads 'text', which no input and no capture_key provides",
+        "pipeline/look: reads 'other', which no input and no capture_key provides",
     ]
 
 

@@ -162,13 +162,13 @@ def test_read_of_a_missing_key_lists_what_is_there() -> None:
     with pytest.raises(MissingKey) as caught:
         context(inputs={"topic": "x"}, outputs={"draft": "y"}).read("topc")
     assert str(caught.value) == (
-        "missing key 'topc' (did you mean 'topic'?); at this point there are: draft, topic"
+        "missing key 'topc' (did you mean 'topic'?); available here: draft, topic"
     )
 
 
 def test_read_of_a_missing_key_where_there_is_nothing() -> None:
     """Where nothing can be read the error says so."""
-    with pytest.raises(MissingKey, match="there are: none"):
+    with pytest.raises(MissingKey, match="available here: none"):
         context().read("a")
 
 

@@ -108,7 +108,7 @@ def test_all_faulty_overrides_are_listed() -> None:
     assert "'check' matches 2 paths" in texts[1]
     assert texts[2].startswith(
         "pipeline/draft/write: a step has no field 'temprature' to set "
-        "(did you mean 'temperature'?); there are: prompt, merge,"
+        "(did you mean 'temperature'?); its fields are: prompt, merge,"
     )
     assert texts[3].startswith("pipeline/draft: a block has no field 'prompt' to set")
 

@@ -55,8 +55,8 @@ def test_a_call_has_the_policy_of_a_step() -> None:
     made: Any = Call
     assert problems(lambda: made(print, policy={"retries": 2})) == [
         (
-            "policy has no 'retries' (did you mean 'retry'?); there are: retry, timeout, budget, "
-            "accept_truncated"
+            "policy has no 'retries' (did you mean 'retry'?); its fields are: retry, timeout, "
+            "budget, accept_truncated"
         )
     ]
     assert problems(lambda: made(print, policy=3)) == [
@@ -68,11 +68,11 @@ def test_a_call_has_the_policy_of_a_step() -> None:
 def test_attempts_are_a_whole_number_from_1(attempts: Any) -> None:
     """Anything else is refused, by the Retry and by the policy that makes one of it."""
     assert problems(lambda: Retry(attempts)) == [
-        f"attempts is a whole number from 1 on, not {attempts!r}"
+        f"attempts is an integer of at least 1, not {attempts!r}"
     ]
     if attempts is not None:
         assert problems(lambda: Policy(retry=attempts)) == [
-            f"retry is a Retry or a number of attempts from 1 on, not {attempts!r}"
+            f"retry is a Retry or a number of attempts, at least 1, not {attempts!r}"
         ]
 
 
@@ -96,8 +96,8 @@ def test_all_faults_of_a_policy_come_at_once() -> None:
         lambda: Step("", policy={"retry": {"attempts": 0, "wiat": 2}, "timeout": -1})  # type: ignore[arg-type]
     ) == [
         "the prompt is blank; to send it, set allow_empty_prompt=True",
-        "retry has no 'wiat' (did you mean 'wait'?); there are: attempts, wait, longest",
-        "attempts is a whole number from 1 on, not 0",
+        "retry has no 'wiat' (did you mean 'wait'?); its fields are: attempts, wait, longest",
+        "attempts is an integer of at least 1, not 0",
         "timeout is a number of seconds above 0, not -1",
     ]
     assert problems(lambda: Step("x", policy=3)) == [  # type: ignore[arg-type]
@@ -105,8 +105,8 @@ def test_all_faults_of_a_policy_come_at_once() -> None:
     ]
     assert problems(lambda: Step("x", policy={"retires": 3})) == [  # type: ignore[arg-type]
         (
-            "policy has no 'retires' (did you mean 'retry'?); there are: retry, timeout, budget, "
-            "accept_truncated"
+            "policy has no 'retires' (did you mean 'retry'?); its fields are: retry, timeout, "
+            "budget, accept_truncated"
         )
     ]
 
@@ -145,12 +145,17 @@ def test_a_policy_is_read_and_written_as_yaml() -> None:
         ("3", ["f.yaml:3: policy is a mapping, not 3"]),
         (
             "{tries: 3}",
-            ["f.yaml:3: no key 'tries' here; there are: retry, timeout, accept_truncated, budget"],
+            [
+                (
+                    "f.yaml:3: no key 'tries' here; the keys are: retry, timeout, "
+                    "accept_truncated, budget"
+                )
+            ],
         ),
         (
             "\n    retry: 0\n    timeout: soon",
             [
-                "f.yaml:4: retry is a Retry or a number of attempts from 1 on, not 0",
+                "f.yaml:4: retry is a Retry or a number of attempts, at least 1, not 0",
                 "f.yaml:5: timeout is a number of seconds above 0, not 'soon'",
             ],
         ),
@@ -158,7 +163,7 @@ def test_a_policy_is_read_and_written_as_yaml() -> None:
             "\n    retry:\n      attempts: 2\n      wiat: 1",
             [
                 (
-                    "f.yaml:6: no key 'wiat' here (did you mean 'wait'?); there are: attempts, "
+                    "f.yaml:6: no key 'wiat' here (did you mean 'wait'?); the keys are: attempts, "
                     "wait, longest"
                 )
             ],

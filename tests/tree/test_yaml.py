@@ -256,7 +256,7 @@ A_GATE = "nodes: [{node: {prompt: x}, capture_key: ok}]"
         ("until: 3\n" + A_GATE, "loop_01 | f.yaml:1: until is the key of an output, not 3"),
         (
             "until: ok\nmax_iterations: 0\n" + A_GATE,
-            "loop_01 | f.yaml:2: max_iterations is a number from 1 on, not 0",
+            "loop_01 | f.yaml:2: max_iterations is an integer of at least 1, not 0",
         ),
         (
             "until: ok\non_exhausted: stop\n" + A_GATE,
@@ -264,7 +264,7 @@ A_GATE = "nodes: [{node: {prompt: x}, capture_key: ok}]"
         ),
         (
             "until: ok\nparallel: true\n" + A_GATE,
-            f"loop_01 | f.yaml:2: no key 'parallel' here; there are: {LOOP_KEYS}",
+            f"loop_01 | f.yaml:2: no key 'parallel' here; the keys are: {LOOP_KEYS}",
         ),
         (
             "until: yes_\n" + A_GATE,
@@ -280,7 +280,7 @@ A_GATE = "nodes: [{node: {prompt: x}, capture_key: ok}]"
             ),
             (
                 "loop_01/iteration_01/step_02 | f.yaml:4: reads 'who', which no input and no "
-                "capture_key gives; known are: ok"
+                "capture_key provides; known are: ok"
             ),
         ),
         ("node: [{prompt: x}]", "gate_01/step_01 | f.yaml:1: a node is a mapping"),
@@ -291,15 +291,15 @@ A_GATE = "nodes: [{node: {prompt: x}, capture_key: ok}]"
         (
             "node: {prompt: x}\ndecide: os:abort",
             (
-                "gate_01 | f.yaml:2: no key 'decide' here; there are: name, question, on_reject, "
-                "merge, capture_key, meta, node"
+                "gate_01 | f.yaml:2: no key 'decide' here; the keys are: name, question, "
+                "on_reject, merge, capture_key, meta, node"
             ),
         ),
         (
             "nodes:\n  - call: os:abort",
             (
-                "pipeline/call_01 | f.yaml:2: call: a text that names a function would import it "
-                "when read; keep a Call in Python"
+                "pipeline/call_01 | f.yaml:2: call: reading the file would import the function; "
+                "keep a Call in Python"
             ),
         ),
     ],
@@ -379,7 +379,7 @@ STEP_KEYS = (
             "prompt: x\ntemprature: 1",
             (
                 "step_01 | f.yaml:2: no key 'temprature' here (did you mean 'temperature'?); "
-                f"there are: {STEP_KEYS}"
+                f"the keys are: {STEP_KEYS}"
             ),
         ),
         ("prompt: 3", "step_01 | f.yaml:1: prompt is text, not 3; quote it"),
@@ -398,7 +398,7 @@ STEP_KEYS = (
             "prompt:\n  template: x\n  default: {}",
             (
                 "step_01 | f.yaml:3: no key 'default' here (did you mean 'defaults'?); "
-                "there are: template, defaults"
+                "the keys are: template, defaults"
             ),
         ),
         (
@@ -493,8 +493,8 @@ STEP_KEYS = (
         (
             "nodes: []\nprompt: x",
             (
-                "pipeline | f.yaml:2: no key 'prompt' here; there are: name, merge, capture_key, "
-                "parallel, inputs, budget, meta, nodes"
+                "pipeline | f.yaml:2: no key 'prompt' here; the keys are: name, merge, "
+                "capture_key, parallel, inputs, budget, meta, nodes"
             ),
         ),
         (
@@ -516,8 +516,8 @@ STEP_KEYS = (
         (
             "nodes: []\ninputs:\n  - name: a\n    defualt: x",
             (
-                "pipeline | f.yaml:4: no key 'defualt' here (did you mean 'default'?); there are: "
-                "name, default, type"
+                "pipeline | f.yaml:4: no key 'defualt' here (did you mean 'default'?); "
+                "the keys are: name, default, type"
             ),
         ),
         (
@@ -722,7 +722,7 @@ def test_every_field_of_a_node_has_a_place() -> None:
     (loop_keys,) = faults(f"until: ok\n'?': 1\n{A_GATE}")
     texts = {Step: step_keys, Block: block_keys, Gate: gate_keys, Loop: loop_keys}
     for kind, text in texts.items():
-        keys = set(text.partition("there are: ")[2].split(", "))
+        keys = set(text.partition("the keys are: ")[2].split(", "))
         fields = {field.name for field in dataclasses.fields(kind)}
         assert fields - keys <= {"schema", "decide", "budget", "tools", "max_tool_rounds"}
 

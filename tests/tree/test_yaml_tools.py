@@ -151,5 +151,5 @@ def test_tools_without_a_name_stay_in_python() -> None:
         """Say something."""
         return ""
 
-    with pytest.raises(TreeError, match="give tools that stand in a module under their own name"):
+    with pytest.raises(TreeError, match="use tools that a module defines under their own name"):
         to_yaml(Step("A.", tools=[local]))

@@ -34,6 +34,7 @@ def name_problem(name: object) -> str | None:
     for character in name:
         if character in _REFUSED:
             return f"name {name!r} holds {character!r}, which separates paths; use '_' or '-'"
+        # Cs is half of a surrogate pair, which no file and no request can encode.
         if unicodedata.category(character) in ("Cc", "Cs"):
             return f"name {name!r} holds the control character U+{ord(character):04X}"
     return None
@@ -107,7 +108,7 @@ def join(parent: str, name: str) -> str:
 
 
 def ancestors(path: str) -> list[str]:
-    """Return the paths above this one, the nearest first: `a/b/c` gives `a/b`, `a`."""
+    """Return the paths above this one, the nearest first: `a/b` and `a` for `a/b/c`."""
     parts = path.split(SEPARATOR)[:-1]
     return list(accumulate(parts, f"{{}}{SEPARATOR}{{}}".format))[::-1]
 
@@ -151,6 +152,7 @@ def select(selector: str, paths: Sequence[str]) -> list[str]:
 def _fits(names: list[str], pattern: list[str]) -> bool:
     if not pattern:
         return not names
+    # `**` stands for any number of names, none included, so every split is tried.
     if pattern[0] == "**":
         return any(_fits(names[skip:], pattern[1:]) for skip in range(len(names) + 1))
     if not names:

@@ -91,7 +91,7 @@ class RecipeForm(Form):
 
 
 def recipe_from_yaml(text: str, *, source: str = "<text>") -> Recipe:
-    """Return the recipe that a text describes; `source` names the text in errors.
+    """Return the recipe in YAML text; `source` names the text in errors.
 
     Raise RecipeError: either a FormError with every problem of the form, by file and line, or the
     first violation of strict YAML. Blocks and recipes that it names are resolved by `plan`;

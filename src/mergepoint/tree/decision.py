@@ -94,7 +94,7 @@ def _problem(given: Mapping[str, Any]) -> str | None:
         return f"outputs is a mapping of keys to new values, not {outputs!r}"
     edits = text is not None or bool(outputs)
     if edits != (decision == "edit"):
-        return "an edit gives text or outputs" if not edits else f"{decision!r} takes no edits"
+        return "an edit sets text or outputs" if not edits else f"{decision!r} takes no edits"
     return None
 
 
@@ -183,7 +183,7 @@ class Question:
     def _edit(self, action: Any) -> Any:
         args = action.get("args") if isinstance(action, Mapping) else None
         if not isinstance(args, Mapping):
-            raise StepError("an edit gives args: {'action': ..., 'args': {'text': ...}}")
+            raise StepError("an edit sets args: {'action': ..., 'args': {'text': ...}}")
         known = self.edited_args
         # User interfaces send back all outputs; only those that differ are an edit.
         outputs = {
@@ -213,8 +213,8 @@ class Question:
             if key not in self.kept.outputs:
                 known = ", ".join(self.kept.outputs) or "none"
                 raise StepError(
-                    f"an edit cannot add the output {key!r}{nearest(key, self.kept.outputs)}; held "
-                    f"back are: {known}"
+                    f"an edit cannot add the output {key!r}{nearest(key, self.kept.outputs)}; "
+                    f"the outputs are: {known}"
                 )
             outputs[key] = _plain(key, value)
         return State.of(messages, outputs)
@@ -223,7 +223,7 @@ class Question:
         response = last_response(messages)
         captured = self.capture_key in outputs
         if response is None and not captured:
-            raise StepError("there is no response to put another text in place of; edit outputs")
+            raise StepError("there is no response to replace; edit outputs")
         value: Any = text
         if captured and self.structured:
             try:

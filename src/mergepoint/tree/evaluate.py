@@ -218,8 +218,8 @@ def exhausted(loop: Loop) -> RailError:
     """Return the error of a loop that used up its iterations."""
     until = f"until={loop.until!r}" if isinstance(loop.until, str) else "until"
     return RailError(
-        f"{until} did not hold after {loop.max_iterations} iterations; allow more with "
-        "max_iterations, or go on with what there is: on_exhausted='keep'"
+        f"{until} wasn't met after {loop.max_iterations} iterations; allow more with "
+        "max_iterations, or keep the result so far with on_exhausted='keep'"
     )
 
 

@@ -138,7 +138,7 @@ class PolicyForm(Form):
 
 
 def limits_as_data(value: Budget | Policy | Retry) -> Any:
-    """Return the data from which a form makes an equal value: what differs from the defaults."""
+    """Return the fields that differ from their defaults, as data for the form of the value."""
     if isinstance(value, Retry) and value == Retry(value.attempts):
         return value.attempts
     default = type(value)()

@@ -322,9 +322,9 @@ def _tools_problems(tools: Any, rounds: Any, *, structured: bool) -> list[str]:
     twice = {name for name in names if names.count(name) > 1}
     found += [f"two tools are called {name!r}; rename one" for name in sorted(twice)]
     if type(rounds) is not int or rounds < 1:
-        found.append(f"max_tool_rounds is a whole number from 1 on, not {rounds!r}")
+        found.append(f"max_tool_rounds is an integer of at least 1, not {rounds!r}")
     if tools and structured:
-        found.append("a step has tools or a schema; let a step behind it answer by the schema")
+        found.append("a step has tools or a schema; let a later step answer with the schema")
     return found
 
 
@@ -352,6 +352,7 @@ def _method_problem(method: object, schema: object) -> str | None:
 def _examples(given: Any) -> Any:
     if isinstance(given, str) or not isinstance(given, Iterable):
         return given
+    # In YAML and JSON a pair is a list.
     return tuple(tuple(item) if isinstance(item, list) else item for item in given)
 
 

@@ -120,6 +120,7 @@ class Input:
             return True
         if value is None:
             return self.default is None
+        # A bool is an int in Python, but true isn't a number in JSON.
         if isinstance(value, bool):
             return self.type is bool
         return isinstance(value, (int, float) if self.type is float else TYPES[self.json_type])
@@ -193,12 +194,14 @@ class Block(Displayed):
         return problems
 
     def _take_nodes(self, nodes: Any) -> list[str]:
+        # A text is iterable too, and its characters would be reported one by one.
         if isinstance(nodes, str) or is_node(nodes) or not isinstance(nodes, Iterable):
             return [f"nodes is a list of nodes, not {type(nodes).__name__}"]
         object.__setattr__(self, "nodes", tuple(nodes))
         problem = depth_problem(self, self.nodes)
         return [*_children_problems(self.nodes), *([problem] if problem else [])]
 
+    # The node classes have no slots: cached_property needs the instance's __dict__.
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Return the effective names of the children, in order."""
@@ -339,7 +342,9 @@ class Loop(Displayed):
             _until_problem(self.until),
             _most_problem(self.max_iterations),
             _exhausted_problem(self.on_exhausted),
-            None if isinstance(self.may_skip, bool) else f"may_skip={self.may_skip!r} is no bool",
+            None
+            if isinstance(self.may_skip, bool)
+            else f"may_skip is True or False, not {self.may_skip!r}",
             None if isinstance(self.meta, Mapping) else f"meta is a mapping, not {self.meta!r}",
         ]
         budget, problems = budget_of(self.budget)
@@ -379,8 +384,8 @@ def _holds(key: str, value: Any) -> bool:
     if isinstance(value, Mapping) and "decision" in value:
         return bool(value["decision"] != "reject")
     raise StepError(
-        f"until={key!r} holds {value!r}, which is no bool and no gate's decision; give a function "
-        "of the context that says when it is good"
+        f"until={key!r} has the value {value!r}, which is neither a bool nor a gate's decision; "
+        "use a function of a PromptContext"
     )
 
 
@@ -400,7 +405,7 @@ def _until_problem(until: object) -> str | None:
 
 def _most_problem(most: object) -> str | None:
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-        return f"max_iterations is a number from 1 on, not {most!r}"
+        return f"max_iterations is an integer of at least 1, not {most!r}"
     return None
 
 
@@ -462,7 +467,7 @@ class Gate(Displayed):
             mode_problem(self.merge, self.kind),
             None if self.capture_key is None else key_problem(self.capture_key),
             None if isinstance(question, str) else f"question is text, not {question!r}",
-            None if decide is None or callable(decide) else f"decide is no function: {decide!r}",
+            None if decide is None or callable(decide) else f"decide is a function, not {decide!r}",
             _reject_problem(self.on_reject),
             None if isinstance(self.meta, Mapping) else f"meta is a mapping, not {self.meta!r}",
         ]
@@ -544,6 +549,7 @@ def thread_groups(block: Block) -> list[range]:
         return [range(position, position + 1) for position in range(len(block.nodes))]
     groups: list[range] = []
     written: set[str] = set()
+    # Which children a budget skips must not depend on which of them happens to run first.
     alone = getattr(block.budget, "on_exhausted", "") == "keep"
     for position, child in enumerate(block.nodes):
         keys, anything = _reads(child)
@@ -582,7 +588,7 @@ def find(tree: Node, path: str) -> Node:
     """Return the node at an exact path. Raises LookupError that lists the existing paths."""
     nodes = dict(walk(tree))
     if path not in nodes:
-        raise LookupError(f"no node at {path!r}; there are:\n  " + "\n  ".join(nodes))
+        raise LookupError(f"no node at {path!r}; the paths are:\n  " + "\n  ".join(nodes))
     return nodes[path]
 
 

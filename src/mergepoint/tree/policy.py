@@ -62,7 +62,9 @@ def as_budget(given: Any) -> Budget | None:
         raise TreeError.of(f"budget is a Budget or a mapping of its fields, not {given!r}")
     faults = [
         Fault(
-            "", f"a budget has no {key!r}{nearest(str(key), LIMITS)}; there are: {_listed(LIMITS)}"
+            "",
+            f"a budget has no {key!r}{nearest(str(key), LIMITS)}; "
+            f"its fields are: {_listed(LIMITS)}",
         )
         for key in given
         if key not in LIMITS
@@ -91,11 +93,12 @@ def _limit_problem(name: str, given: Any, *, whole: bool) -> str | None:
     if given is None:
         return None
     kinds = int if whole else int | float
+    # A bool is an int in Python: `calls: true` would be a budget of one call.
     number = isinstance(given, kinds) and not isinstance(given, bool)
     if number and math.isfinite(given) and given >= 0:
         return None
-    wanted = "a whole number" if whole else "a finite number"
-    return f"budget: {name} is {wanted} from 0 on, not {given!r}"
+    wanted = "an integer" if whole else "a finite number"
+    return f"budget: {name} is {wanted} of at least 0, not {given!r}"
 
 
 def _exhausted_problem(given: object) -> str | None:
@@ -136,6 +139,7 @@ class Retry:
             seconds_problem("wait", self.wait),
             seconds_problem("longest", self.longest),
         ]
+        # Compared only if both are numbers.
         if not any(problems) and self.longest < self.wait:
             problems.append(f"longest is at least wait ({self.wait:g} s), not {self.longest:g}")
         _refuse(problem for problem in problems if problem)
@@ -197,13 +201,13 @@ def _retry_of(given: Any) -> tuple[Any, list[str]]:
     try:
         return Retry(given), []
     except TreeError:
-        return given, [f"retry is a Retry or a number of attempts from 1 on, not {given!r}"]
+        return given, [f"retry is a Retry or a number of attempts, at least 1, not {given!r}"]
 
 
 def _made(kind: type[Any], given: Mapping[Any, Any], name: str) -> tuple[Any, list[str]]:
     known = [field.name for field in dataclasses.fields(kind)]
     problems = [
-        f"{name} has no {key!r}{nearest(str(key), known)}; there are: {', '.join(known)}"
+        f"{name} has no {key!r}{nearest(str(key), known)}; its fields are: {', '.join(known)}"
         for key in given
         if key not in known
     ]
@@ -222,7 +226,7 @@ def _refuse(problems: Any) -> None:
 def _attempts_problem(attempts: object) -> str | None:
     if isinstance(attempts, int) and not isinstance(attempts, bool) and attempts >= 1:
         return None
-    return f"attempts is a whole number from 1 on, not {attempts!r}"
+    return f"attempts is an integer of at least 1, not {attempts!r}"
 
 
 def seconds_problem(name: str, seconds: object) -> str | None:

@@ -285,6 +285,7 @@ class PromptContext:
     @cached_property
     def rng(self) -> random.Random:
         """Return the random number generator of this run at this path."""
+        # A text seed is hashed with SHA-512, so it doesn't depend on PYTHONHASHSEED.
         return random.Random(f"{self.seed}/{self.path}")  # noqa: S311  (sampling, no secrets)
 
     def read(self, key: str) -> Any:
@@ -298,6 +299,7 @@ class PromptContext:
                 value = values[key]
                 if value is not None and (not isinstance(value, str) or value.strip()):
                     return value
+                # A blank input counts as missing, and must not be replaced by an output.
                 if optional:
                     break
                 raise MissingKey(key, f"{key!r} is there but blank")
@@ -306,7 +308,7 @@ class PromptContext:
         known = [*self.inputs, *self.outputs]
         raise MissingKey(
             key,
-            f"missing key {key!r}{nearest(key, known)}; at this point there are: "
+            f"missing key {key!r}{nearest(key, known)}; available here: "
             f"{', '.join(sorted(known)) or 'none'}",
         )
 

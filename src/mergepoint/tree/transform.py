@@ -104,7 +104,7 @@ def _field_faults(node: Node, path: str, fields: Mapping[str, Any]) -> list[Faul
         Fault(
             path,
             f"a {node.kind} has no field {name!r} to set{nearest(name, allowed)}; "
-            f"there are: {', '.join(allowed)}",
+            f"its fields are: {', '.join(allowed)}",
         )
         for name in fields
         if name not in allowed

@@ -40,6 +40,7 @@ def check(tree: Node, *, given: Iterable[str] = ()) -> list[Fault]:
         given: Names of values that the run has in addition to the declared inputs.
     """
     root = root_path(tree)
+    # The other checks recurse too, and would end in a RecursionError.
     if problem := stack_problem(tree):
         return [Fault(root, problem)]
     writers = _Writers.of(tree, root)
@@ -211,7 +212,7 @@ def _place_faults(tree: Node, root: str) -> Iterator[Fault]:
             yield Fault(
                 path,
                 f"the examples contain {_places(keys)}, and examples are sent as they are: write "
-                "the text out, or, to send the braces, give messages in place of pairs",
+                "the text out, or, to send the braces, use messages instead of pairs",
             )
 
 
@@ -293,6 +294,7 @@ class _ReadCheck:
         if isinstance(node, Loop) and node.may_skip and callable(node.until):
             there |= frozenset(self.gate_of)  # a function may skip the loop where they are missing
         after = there
+        # Children of a parallel block see only the keys that were written before the block.
         beside = isinstance(node, Block) and node.side_by_side
         for child_path, child in children(node, path):
             after |= self._visit(child, child_path, there if beside else after)
@@ -300,6 +302,7 @@ class _ReadCheck:
             after = self._dropped(node, path, there, after)
         if isinstance(node, Loop):
             after |= self._approved(node)
+        # A loop that is skipped writes nothing, so later nodes can't rely on its keys.
         if isinstance(node, Loop) and node.may_skip:
             self.unsure |= after - there
             after = before
@@ -332,7 +335,7 @@ class _ReadCheck:
             if key in there:
                 continue
             if key in self.path_of:
-                when = "only later or beside it"
+                when = "only later or in parallel"
                 if key in self.unsure:
                     when = "in a loop that may be skipped"
                 if key in self.gate_of:
@@ -340,12 +343,12 @@ class _ReadCheck:
                     continue
                 problem = (
                     f"reads {key!r}, which is written {when}, at {self.path_of[key]}; "
-                    "move the reader behind its exit, or give a default"
+                    "move the reader after it, or give a default"
                 )
             else:
                 known = [*sorted(self.inputs), *self.path_of]
                 problem = (
-                    f"reads {key!r}, which no input and no capture_key gives"
+                    f"reads {key!r}, which no input and no capture_key provides"
                     f"{nearest(key, known)}; known are: {', '.join(known) or 'none'}"
                 )
             self.faults.append(Fault(path, problem))

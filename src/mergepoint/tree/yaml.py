@@ -265,9 +265,7 @@ class GateForm(Form):
 
 
 def _refuse_call(target: Any) -> Any:
-    raise ValueError(
-        "a text that names a function would import it when read; keep a Call in Python"
-    )
+    raise ValueError("reading the file would import the function; keep a Call in Python")
 
 
 class CallForm(Form):
@@ -431,7 +429,7 @@ def _problems(
         known = known_names(NodeField, raw[:-1])
         # Who misspells `nodes` has written a step, as far as the keys tell.
         near = nearest(str(at[-1]), [*known, "nodes"])
-        yield at, f"no key {at[-1]!r} here{near}; there are: {', '.join(known)}"
+        yield at, f"no key {at[-1]!r} here{near}; the keys are: {', '.join(known)}"
     elif kind == "missing":
         inside, _, key = label.rpartition(".")
         yield at[:-1], f"{inside} lacks the key {key!r}" if inside else _LACKS[key]
@@ -492,7 +490,7 @@ NODE_FORMS: Final[Mapping[type[Node], type[Form]]] = {
 
 
 def _data(node: Node) -> dict[str, Any]:
-    """Return the mapping of a node; values without a text form stay in it unchanged."""
+    """Return the mapping of a node; values that YAML can't hold stay in it unchanged."""
     if isinstance(node, Call):
         return {"name": node.name, "call": node.target}
     form = NODE_FORMS[type(node)]
@@ -545,7 +543,7 @@ _FIXES: Final = {
     "examples": "; give pairs (user text, assistant text)",
     "model": "; give 'provider:name'",
     "schema": "; keep a step with a schema in Python",
-    "tools": "; give tools that stand in a module under their own name, or keep the step in Python",
+    "tools": "; use tools that a module defines under their own name, or keep the step in Python",
     "call": "; keep a Call in Python",
     "until": "; give the key of an output, or keep the loop in Python",
     "decide": "; keep a gate with a function of its own in Python",
