@@ -202,7 +202,7 @@ def test_show_tells_what_a_call_of_such_a_run_saw() -> None:
     assert (fate.end, fate.seen_by) == ("kept", ("p/after",))
     gone = call_view(transcript, "p/b/n2")
     assert (gone.left_out, gone.answer, gone.fate) == (True, None, None)
-    assert "It was skipped\n  the budget of p/b, 2 calls, does not suffice" in to_text(gone)
+    assert "It was skipped\n  the budget of p/b, 2 calls, is not enough" in to_text(gone)
     assert [seen.text for seen in gone.seen] == ["Say 0.", "x", "Say 1.", "x", "Say 2."]
 
 
