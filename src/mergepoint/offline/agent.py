@@ -93,6 +93,7 @@ def _skill_for(wanted: str, skills: list[tuple[str, str]]) -> str:
         frequency = Counter(word for words in shared.values() for word in words)
         for name, words in shared.items():
             points[name] += sum(1 / frequency[word] for word in words)
+    # One point is a word that no other skill has.
     best = max(points, key=lambda name: points[name], default="")
     return best if best and points[best] >= 1 else ""
 
@@ -118,6 +119,7 @@ def _program(task: str) -> str:
 def _choose_setting(found: re.Match[str], wanted: str, files: tuple[str, ...]) -> str:
     """Return a setting's line with the choice that the request names last, if it names one."""
     choices = files if "file" in found[4] else phrases(found[4])
+    # Feedback and errors follow the request in `wanted`, so the last mention counts.
     last = {choice: wanted.lower().rfind(choice.lower()) for choice in choices}
     named = [choice for choice in choices if last[choice] >= 0]
     value = max(named, key=lambda choice: last[choice]) if named else found[2]

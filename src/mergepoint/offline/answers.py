@@ -113,6 +113,7 @@ def _best_option(options: Sequence[str], brief: Brief) -> int:
     scores = []
     for option in options:
         words = set(content_words(option))
+        # An exclusion outweighs a wish, so that no disliked option wins by its other words.
         scores.append(len(words & wanted) - 2 * len(words & excluded))
     return scores.index(max(scores))
 
@@ -152,6 +153,7 @@ def _outline(conversation: ConversationReading) -> str:
         choice = conversation.work.strip().rstrip(".")
     if choice == subject:
         choice = f"one thing about {subject} that everybody has seen"
+    # An outline of several points ends with the closing point.
     count = requested_count(conversation.task, 4)
     points = [*_OUTLINE[: count - 1], _OUTLINE[-1]] if count > 1 else _OUTLINE[:1]
     lines = (point.format(subject=subject, choice=capitalize_first(choice)) for point in points)
@@ -361,6 +363,7 @@ class StagePrompt:
 def stage_of(conversation: ConversationReading) -> StagePrompt | None:
     """Return the parts of a recipe block's prompt, or None for any other conversation."""
     asked = [text for kind, text in conversation.messages if kind in ("human", "ai")]
+    # Blocks send a single user message. Several messages are a conversation that contains tags.
     if len(asked) != 1 or not _DATA.search(conversation.task):
         return None
     tags = {found[1]: found[2].strip() for found in _ANY_TAG.finditer(conversation.task)}
@@ -371,6 +374,8 @@ def stage_of(conversation: ConversationReading) -> StagePrompt | None:
 def answer_stage(stage: StagePrompt) -> str:
     """Return the text answer to a recipe block's prompt."""
     words = set(words_of(stage.instruction))
+    # The first match wins. Prompts for revisions, steps and parts contain the question too, so
+    # plain questions come last.
     if stage.texts and (stage.tags.keys() & {"texts", "parts"} or "better" in words):
         return _combine(stage)
     if "lessons" in words and stage.text:
@@ -413,6 +418,7 @@ def passes(stage: StagePrompt) -> bool:
     """Return whether the text is acceptable by the tool's result, otherwise by its score."""
     if "tool" in stage.tags:
         return "wrong" not in words_of(stage.tags["tool"])
+    # Without a question the best score is 0.95, and one due edit is acceptable.
     return score(stage) >= (0.95 if stage.question else 0.8)
 
 
@@ -463,7 +469,7 @@ def _score_of(text: str, stage: StagePrompt) -> float:
     due = len(edits_in(critique(single.conversation)))
     requested = _requested_words(single)
     found = set(content_words(text)).intersection(requested)
-    # Without requested words a text can still fail the threshold of `passes` by one due edit.
+    # 0.95 is the threshold of `passes`, so that text without due edits passes.
     share = len(found) / len(requested) if requested else 0.95
     return round(share * 0.9**due, 3)
 
@@ -528,6 +534,7 @@ def _ways(stage: StagePrompt, *, specific: bool) -> str:
 
 
 def _next_step(stage: StagePrompt) -> str:
+    # One line per step: the next step follows from their number.
     done = stage.tags["steps"].splitlines()
     return _STEPS[min(len(done), len(_STEPS) - 1)].format(subject=_subject(stage))
 

@@ -53,6 +53,8 @@ _PEOPLE = (
     r"(?:famil(?:y|ies)|people|children|kids|adults|everyone|those|parents|fans|guests|tourists"
     r"|students|commuters|locals|readers|visitors|customers|beginners|someone|child|friend|newcomer|colleague)"
 )
+# The words before the noun exclude prepositions: "a book for a class about people" names no people
+# as its audience.
 _AUDIENCE = _pattern(
     r"(?:,\s*)?\b(?:for|aimed at)\s+"
     rf"((?:(?!about\b|of\b|with\b|who\b|that\b)[\w'\u2019-]+\s+){{0,4}}?{_PEOPLE}\b[^.;,\n]*)"
@@ -163,6 +165,7 @@ def _parse_brief(text: str) -> Brief:
     audience, mood = _AUDIENCE.search(text), _MOOD.search(text)
     mood_text = _trim(mood[1]) if mood else ""
     named_moods = dict.fromkeys(word for word in words_of(text) if word in _MOOD_WORDS)
+    # Audience and exclusions are removed first: their commas would end the subject.
     rest = _EXCLUDE.sub("", _AUDIENCE.sub("", text))
     opening, *others = sentences(rest) or [rest.strip()]
     format_, subject, remainder = _parse_opening(opening)
@@ -188,6 +191,7 @@ def _parse_opening(opening: str) -> tuple[str, str, str]:
     body = _REQUEST.sub("", opening)
     if found and (link := _FORMAT_LINK.match(opening[found.end() :])):
         body = opening[found.end() + link.end() :]
+    # Only after a request such as "Explain" is the text behind a preposition the subject.
     elif body != opening:
         about = next((found for link in _ABOUT if (found := link.search(body))), None)
         body = body[about.end() :] if about else body
@@ -274,6 +278,7 @@ def title_case(text: str) -> str:
 def _shorten(subject: str) -> str:
     words = subject.split()
     shorter = words[:MAX_TITLE_WORDS]
+    # A title that was cut must not end with an article or a preposition.
     while len(words) > len(shorter) > 1 and shorter[-1].lower() in _SMALL_WORDS:
         shorter.pop()
     return " ".join(shorter)

@@ -44,6 +44,7 @@ _SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[.!?…][\"\u201d\u2019)])\s+"
 _ITEM_END = re.compile(r"[,;\n]+")
 
 
+# The rules read the same messages many times per call, hence the caches in this module.
 @lru_cache(maxsize=1024)
 def words_of(text: str) -> tuple[str, ...]:
     """Return every word of text in lower case, in order."""
@@ -77,6 +78,7 @@ def phrases(text: str) -> tuple[str, ...]:
 
 def pick(options: Sequence[T], text: str) -> T:
     """Return one of the options: the same one for the same text on every machine."""
+    # `hash` of a string differs between processes; recorded answers must not.
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).digest()
     return options[int.from_bytes(digest, "big") % len(options)]
 
@@ -183,6 +185,7 @@ def kind_of(task: str) -> Kind:
     The first sentence that opens with an instruction word decides. If there is none, any task verb
     decides, then a question mark.
     """
+    # Labelled parts are data: a brief that says "choose" doesn't ask for a choice.
     asked = instructions(task)
     for sentence in sentences(asked):
         verb = _first_word(sentence)
@@ -239,6 +242,7 @@ def requested_count(task: str, default: int) -> int:
 
 
 _TAG = re.compile(r"<(/?)([a-z][\w-]*)(?:\s[^<>]*)?>")
+# At most three words, so that a sentence with a colon isn't a label.
 _LABEL = r"[A-Z][A-Za-z]*(?: [a-z]+){0,2}:[ \t]+"
 _LABELLED_LINE = re.compile(
     rf"(?:^[ \t]*(?:[-*][ \t]+)?|(?<=[.;!?] ))(?={_LABEL})([\w ]+):[ \t]+"
@@ -253,6 +257,7 @@ def sections(text: str) -> tuple[tuple[str, str], ...]:
 
     Labelled lines are found inside tags too.
     """
+    # Tags and lines are found separately; sorting by their starts restores the order.
     text = text[:MAX_CHARACTERS]
     found = [(start, label, text[inner].strip()) for start, _, label, inner in _tagged(text)]
     found += [(line.start(), line[1], line[2].strip()) for line in _labelled_lines(text)]

@@ -42,6 +42,7 @@ NOT_A_LANGUAGE_MODEL = (
     "to the words of its input. Name another model for real answers."
 )
 
+# A word with the spaces around it: joined, the chunks of a stream are the whole answer.
 _WORD = re.compile(r"\s*\S+\s*")
 
 Tool = dict[str, Any] | type | Callable[..., Any] | BaseTool
@@ -144,6 +145,7 @@ def _answer(
     if tool is not None:
         schema = tool.get("parameters", {"type": "object"})
         arguments = agent_plan(conversation) or fill_schema(schema, conversation)
+        # The id depends on the conversation only, so that a repeated run sends the same request.
         call = tool_call(name=tool["name"], args=arguments, id=f"call_{len(messages)}")
         metadata["finish_reason"] = "tool_calls"
         message = AIMessage("", tool_calls=[call], response_metadata=metadata)
@@ -184,6 +186,7 @@ def _tool_to_call(
     if not tools or choice == "none":
         return None
     if choice in (None, "auto", False):
+        # The task still names its tool after the call: without this check, calls would not end.
         if messages and isinstance(messages[-1], ToolMessage):
             return None
         words = set(words_of(conversation.task))
@@ -291,6 +294,7 @@ class _SchemaFiller:
             elif isinstance(schema.get("type"), list):
                 schema = {**schema, "type": min(schema["type"], key=lambda one: one != "null")}
             elif branches := schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf"):
+                # False sorts first: null if it is allowed, otherwise the first branch.
                 schema = min(branches, key=lambda one: one.get("type") != "null")
             else:
                 break

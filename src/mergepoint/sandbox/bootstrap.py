@@ -38,6 +38,7 @@ class CodeLoader:
 
 def hand_out(line: int, folders: Sequence[str]) -> None:
     """Report that the process is ready, with folders by which it can be monitored."""
+    # The C module, because importing `socket` takes milliseconds.
     import _socket
 
     opened = [os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for folder in folders]
@@ -70,6 +71,7 @@ def limit(cpu: int, memory: int, tasks: int, files: int) -> None:
     for which, most in bounds.items():
         hard = resource.getrlimit(which)[1]
         bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        # The soft limit is lower, so that `run` can raise it to report that memory is exhausted.
         spare = min(SPARE, bound // 4) if which == resource.RLIMIT_DATA else 0
         resource.setrlimit(which, (bound - spare, bound))
     os.nice(5)  # so that the supervisor gets time
@@ -86,11 +88,13 @@ def functions(names: Sequence[str], line: int) -> dict[str, Callable[..., Any]]:
     def ask(name: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
         import json
 
+        # A forked child would mix its messages with its parent's on the same channel.
         if os.getpid() != first:
             raise RuntimeError(f"{name}() can be called by the first process only")
         asked = json.dumps({"tool": name, "arguments": arguments, "keywords": keywords}).encode()
         if len(asked) >= MESSAGE:
             raise ValueError(f"{name}() was given {len(asked)} bytes, at most {MESSAGE} go through")
+        # One call at a time: threads share the channel, and answers have no numbers.
         with turn:
             asked += b"\n"
             while asked:
@@ -167,6 +171,7 @@ def start(job: int, line: int, *, confined: bool) -> int:
     hand_out(line, FOLDERS if confined else ())
     if confined:
         limit(*limits)
+    # Programs that the code starts must not reach the tools.
     os.set_inheritable(line, False)  # noqa: FBT003  (it takes no keyword)
     return run(code, functions(names, line) if names else {})
 

@@ -140,6 +140,7 @@ class Bubblewrap:
         yield from _folders(job.limits)
         for name, how, what in given:
             yield from (how, what, f"{WORK}/{name}")
+        # Last, because every mount before it creates its mount point below the root.
         yield from ("--remount-ro", "/")
 
     def _interpreter(self) -> Path:

@@ -160,6 +160,7 @@ class _Feeding:
         )
         with monty.Monty(max_processes=1) as pool, place, pool.checkout(**options) as session:
             self._worker = session.worker_pid
+            # `_stop` may have come before the worker was known, and could not kill it.
             if self.stopped is not None:
                 return
             try:
@@ -172,6 +173,7 @@ class _Feeding:
                 )
             except monty.MontyError as failed:
                 self._failed(failed)
+            # From here, its process id may belong to another process.
             self._worker = None
 
     def _failed(self, failed: Any) -> None:
@@ -203,10 +205,12 @@ class _Feeding:
         def tool(*arguments: Any, **keywords: Any) -> Any:
             if len(self.calls) >= CALLS:
                 raise RuntimeError(f"at most {CALLS} calls of tools are answered")
+            # Tools receive JSON data here too, as through the channel of the other backends.
             given = json.loads(json.dumps([arguments, keywords]))
             asked = ToolRequest(name, tuple(given[0]), given[1])
             coming = call_tool(asked, self._job.tools[name])
             self._call = asyncio.run_coroutine_threadsafe(coming, self._loop)
+            # `_stop` may have come between the check above and the new call.
             if self.stopped is not None:
                 self._call.cancel()
             call = self._call.result()

@@ -77,6 +77,7 @@ class _Text:
 
     def take(self, data: bytes, *, last: bool) -> str:
         text = self._decoder.decode(data, last)
+        # "\r\n" can be split between two reads: the "\r" has become a newline already.
         joins = self._carriage and text.startswith("\n")
         if text:  # an incomplete character adds no text yet
             self._carriage = text.endswith("\r")
@@ -125,12 +126,14 @@ class SandboxProcess:
         """End all its processes, wait for that, and return the status as a shell would."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if self.init is not None:
+                # When the first process of a PID namespace ends, the kernel kills all others.
                 signal.pidfd_send_signal(self.init, signal.SIGKILL)
             else:
                 os.killpg(self.process.pid, signal.SIGKILL)
         if self.group is not None:
             self.group.kill()
         status = self.process.wait(STARTING)
+        # bwrap can end before the namespace does; files must not be collected until then.
         if self.init is not None:
             waiting = select.poll()
             waiting.register(self.init, select.POLLIN)
@@ -181,6 +184,7 @@ def start(
         except (OSError, ValueError, LookupError) as error:
             process.kill()
             raise SandboxMissing(f"it does not start: {_said(process)}") from error
+        # Only now does the caller own the descriptors; a failure above closes them here.
         started.opened = opened.pop_all()
     return started
 
@@ -214,9 +218,8 @@ def _process(
 def _written(job: CodeJob) -> IO[bytes]:
     """Write the job for `bootstrap`. Lone surrogates are escaped."""
     limits = job.limits
-    tasks = (
-        limits.processes + 8 if _tasks_count_in_a_namespace() else 0
-    )  # the supervisor's own limit applies first
+    # Eight more than the supervisor allows, so that its own limit applies first.
+    tasks = limits.processes + 8 if _tasks_count_in_a_namespace() else 0
     numbers = (math.ceil(limits.cpu) + 1, limits.memory, tasks, limits.files)
     text = f"{' '.join(map(str, numbers))}\n{' '.join(job.tools)}\n{job.code}"
     file = tempfile.TemporaryFile()  # noqa: SIM115  (the caller closes it)
@@ -322,6 +325,7 @@ class Supervision:
         try:
             stopped = self._until_stopped(begun + self._limits.wall)
         finally:
+            # Kill before reading the rest: a surviving child could keep filling a pipe.
             status = started.kill()
             self._woken.close()
             self._wake.close()
@@ -380,6 +384,7 @@ class Supervision:
         registered = [key for key in waiting.get_map().values() if key.data is line]
         for key in registered:
             waiting.unregister(key.fd)
+        # The events change with each message, and a selector refuses an empty set.
         if events:
             waiting.register(line.end, events, line)
         for key, _ in waiting.select(TICK):
@@ -555,6 +560,7 @@ class _Run:
     def _tell(self, what: str | ToolRequest | Supervision | CodeRun | BaseException) -> None:
         if isinstance(what, Supervision):
             self._supervision = what
+            # `end` can come before the thread has started its process.
             if self._unwanted:
                 what.stop()
             return

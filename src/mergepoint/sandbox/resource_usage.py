@@ -109,9 +109,8 @@ class CpuMeter:
 
     def _estimate(self, new: Sequence[int], now: float) -> None:
         """Add an estimate for processes whose ids were skipped since the last new process."""
-        begins = (
-            self._highest if max(new) > self._highest else 1
-        )  # the process ids have wrapped around
+        # Lower ids than before: they have wrapped around.
+        begins = self._highest if max(new) > self._highest else 1
         passed_over = max(new) - begins - len(new)
         if self._looked is not None and passed_over > 0:
             most = min(passed_over * self._longest, now - self._new_at)

@@ -134,6 +134,7 @@ def system_call_filter() -> bytes | None:
 
 
 def _lines(column: int, machine: int) -> Iterator[_Line]:
+    # Numbers mean other calls on another architecture: a program for that is killed.
     yield (_LOAD, 0, 0, _MACHINE)
     yield (_EQUAL, 1, 0, machine)
     yield (_RETURN, 0, 0, _KILL)

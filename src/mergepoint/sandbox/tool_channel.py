@@ -127,6 +127,7 @@ async def call_tool(call: ToolRequest, tool: Callable[..., Any]) -> ToolCall:
             raise ValueError(
                 f"{call.name}() gave {len(text)} bytes, at most {MESSAGE} go through: ask for less"
             )
+        # The record shows what the code receives: a tuple, for example, arrives as a list.
         result = json.loads(text)
     except (Exception, SystemExit) as raised:  # noqa: BLE001  (reported to the code)
         result, error = None, f"{type(raised).__name__}: {_message(raised)}"[:10_000]

@@ -28,6 +28,7 @@ def _flags(*names: str) -> int:
 
 
 _FOLDER = _flags("O_DIRECTORY")
+# O_NONBLOCK, because opening a FIFO would otherwise wait for a writer.
 _FILE = _flags("O_NONBLOCK")
 
 
@@ -104,6 +105,7 @@ class _Found:
 
     def _read(self, file: int, name: str) -> str | None:
         with open(file, "rb") as opened:
+            # Checked again: an unconfined process may have replaced the file meanwhile.
             size = os.fstat(file).st_size
             if not stat.S_ISREG(os.fstat(file).st_mode):
                 return "not a plain file"
