@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from mergepoint.offline.brief import Brief, brief_of, subject_of, title_case, titles_for
-from mergepoint.offline.critique import (
+from mergepoint.offline.critics import (
     apply_edits,
     chosen_in,
     critique,

@@ -34,7 +34,7 @@ from mergepoint.offline.answers import (
     stage_of,
 )
 from mergepoint.offline.brief import brief_of, subject_of
-from mergepoint.offline.critique import critique
+from mergepoint.offline.critics import critique
 from mergepoint.offline.language import ConversationReading, requested_count, words_of
 
 NOT_A_LANGUAGE_MODEL = (

@@ -253,6 +253,7 @@ def _opened(first: _Sibling, limits: DrawingLimits) -> dict[str, tuple[int, int]
         inner = {one.path: one.below(fold=limits.fold) for one in level if holds(one.node)}
         ends = {path: _ends(len(below), limits.wide) for path, below in inner.items()}
         drawn += sum(front + back for front, back in ends.values())
+        # The first level is always opened, or a wide tree would be a single box.
         if not ends or (opened and drawn > limits.nodes):
             break
         opened |= ends
@@ -265,8 +266,10 @@ def _at_ends(below: list[_Sibling], front: int, back: int) -> list[_Sibling]:
 
 
 def _ends(count: int, wide: int) -> tuple[int, int]:
+    # One node is drawn instead of omitted: the mark for it would take as much room.
     if count <= wide + 1:
         return count, 0
+    # Most from the front, where a reader starts.
     return wide - wide // 5, wide // 5
 
 
@@ -311,6 +314,7 @@ def _count(node: Node, path: str) -> int:
 
 def _represented(part: Sketch | Omitted) -> int:
     """Return the number of nodes that a drawing shows, including folded siblings."""
+    # Omitted nodes are not represented, whereas a folded sibling shows its whole structure.
     if isinstance(part, Omitted):
         return 0
     return (1 + len(part.folded)) * (1 + sum(map(_represented, part.parts)))

@@ -94,6 +94,7 @@ class RecipeCalls:
         """Return the entries that led to the Thing of a call, oldest first."""
         ids = {made.thing, *made.parents}
         found: list[Lineage] = []
+        # Backward, because the parents of an entry are only known once it is found.
         for one in reversed(before):
             if one.thing in ids:
                 ids.update(one.parents)
@@ -101,6 +102,7 @@ class RecipeCalls:
         return found[::-1]
 
     def _later(self, made: Lineage, after: tuple[Lineage, ...]) -> Iterator[Lineage]:
+        # Forward: an entry extends the ids for those after it.
         ids = {made.thing}
         for one in after:
             if one.thing in ids or not ids.isdisjoint(one.parents):
@@ -153,6 +155,7 @@ class Sight:
             if failure.kind != "inner":
                 self._failed.setdefault(failure.path, []).append(failure)
         for path in self._tree_paths:
+            # Without the records of earlier calls, the context of this one can't be computed.
             if path not in self._replay.views and path not in self._replay.held:
                 raise MergepointError(f"{path}: the transcript lacks records of earlier calls")
 
@@ -190,6 +193,7 @@ class Sight:
         """Return one record per path, including waiting gates, failed calls, and skipped calls."""
         failed = [one for one in self._transcript.failures if one.kind != "inner"]
         aside = {**self._asked, **self._left_out}
+        # The last record of a path counts, so answers come after failures and open questions.
         return (*failed, *aside.values(), *self._transcript.records)
 
     @cached_property
@@ -221,6 +225,7 @@ class Sight:
         failed = self._failed.get(path, [])
         record = self._answered.get(path) or self._refused.get(path) or failed[-1]
         recipes = path in self._recipe_paths
+        # Calls of recipes aren't in the outline, so their views are unknown.
         view = State() if recipes else self._replay.views[path]
         is_function = record.kind == "call" if recipes else self._is_function(path)
         if is_tool(record):
@@ -249,6 +254,7 @@ class Sight:
             kind="call" if is_function else "step",
             value=record.value,
             left_out=record.kind == "left_out",
+            # The rounds of a step with tools show the same calls, apart from failed ones.
             inside=tuple(one for one in self._inside(path) if not rounds or one.error),
             rounds=rounds,
         )

@@ -349,6 +349,7 @@ class NodeResults:
         path at which the run failed: that node and its ancestors didn't finish.
         """
         found = {record.path: record for record in records}
+        # Each iteration of a loop is a node of its own, with its own results.
         tree = unrolled(tree, found)
         left_out = [record.error or {} for record in found.values() if record.kind == "left_out"]
         work = cls(
@@ -374,6 +375,7 @@ class NodeResults:
         """
         before = set(ancestors(reader))
         found = None
+        # The outline is in tree order, so later nodes can't have written before the reader.
         for path, shape in self.shapes.items():
             if path == reader:
                 break
@@ -406,9 +408,11 @@ class NodeResults:
             return None
         if _captures_response(shape) and last_response(made.messages) is None:
             return None
+        # A rejecting gate produces nothing, which its own merge mode could treat as an error.
         refused = shape["kind"] == Gate.kind and not made.messages
         try:
             kept = keep("none" if refused else shape["merge"], made)
+        # The run failed at this merge, so nothing was kept.
         except MergeError:
             return None
         self.made[path] = made
@@ -428,6 +432,7 @@ class NodeResults:
         parts = [self._leave(child, records, let_on) for child in shape["nodes"]]
         if shape["kind"] == Gate.kind:
             return let_on.get(path)
+        # Only a budget lets a block end without some of its children.
         whole = [part for part in parts if part is not None]
         if len(whole) < len(parts) and path not in self.went_on:
             return None
@@ -466,6 +471,7 @@ class Fates:
         stop: MergePoint | None = None
         for at in self.work.way_up(record.path):
             kept = self.work.kept_by(at, answer)
+            # The first merge that doesn't keep the answer decides; the ones above never see it.
             if not kept:
                 stop = self.work.exit(at)
                 end = self._end(stop, reached=kept is not None)

@@ -365,5 +365,6 @@ class StochasticModel(BaseChatModel):
         text = drawn if isinstance(drawn, str) else json.dumps(drawn)
         return ChatResult(generations=[ChatGeneration(message=AIMessage(text))])
 
+    # Not in a thread, as LangChain would do: the order of draws must follow the calls.
     async def _agenerate(self, *args: Any, **kwargs: Any) -> ChatResult:
         return self._generate(*args, **kwargs)

@@ -240,6 +240,7 @@ class _Completion:
         """Yield the chunks of a stream, up to where it is dropped or cut."""
         yield self._chunk({"role": "assistant", "content": ""})
         yield from map(self._chunk, self.pieces()[:end_after])
+        # A dropped or cut stream has neither a finish reason nor usage.
         if end_after is not None:
             return
         yield self._chunk({}, self._finish())

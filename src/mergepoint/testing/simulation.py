@@ -231,6 +231,7 @@ class SimulatedLoop(ClosedLoop):
         """Call at a simulated time."""
         self._check_open()
         handle = asyncio.TimerHandle(when, callback, args, self, context)
+        # The counter keeps timers of one moment in order, and spares comparing handles.
         heapq.heappush(self._timers, (when, next(self._counter), handle, callback))
         return handle
 
@@ -296,11 +297,13 @@ class SimulatedLoop(ClosedLoop):
 
     def _add(self, handle: asyncio.Handle, callback: Callback, *, free: bool) -> None:
         """Make a callback ready; a `free` one has no place in the order."""
+        # Without a seed there is one queue, so that tasks run in asyncio's order too.
         line = self._in_any_order if free and self._random is not None else self._in_order
         line.append((handle, callback))
 
     def _run_once(self) -> None:
         """Run one step, whereas asyncio's own loop runs all ready callbacks."""
+        # An injected fault isn't a step: it must not shift the steps after it.
         if self._alarms and self._alarms[0][0] <= self.steps:
             heapq.heappop(self._alarms)[2]._run()
             return

@@ -100,6 +100,7 @@ class PlannedError(Exception):
 
 def digest(path: str, messages: Iterable[BaseMessage], outputs: Mapping[str, Any]) -> str:
     """Return eight hexadecimal digits from a path, messages, and outputs."""
+    # Sorted keys: the order of outputs must not matter.
     told = json.dumps(
         [path, [line(message) for message in messages], dict(outputs)], sort_keys=True
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
-from mergepoint.offline.critique import (
+from mergepoint.offline.critics import (
     CRITICS,
     MAX_ADDITIONS,
     Edit,

@@ -222,7 +222,7 @@ def _one_of(kind: str, *options: str) -> Callable[[Brief], str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ReviewedText:
     """Text to criticize, with its context."""
 
     conversation: ConversationReading
@@ -249,7 +249,7 @@ class Issue:
     edit: Edit | None = None
 
 
-Check = Callable[[Case], Iterator[Issue]]
+Check = Callable[[ReviewedText], Iterator[Issue]]
 
 _DEPICTS = word_set("show shows shown showing depict depicts seen")
 _PICTURES = word_set("picture image poster illustration photo painting drawing")
@@ -261,19 +261,19 @@ _FILLERS = ("nothing else", "in short", "overall", "in conclusion", "in summary"
 _LECTURE = re.compile(r"\bshould (?:look|see|know|feel|understand|find|read)\b", re.IGNORECASE)
 
 
-def _hedges(case: Case) -> Iterator[Issue]:
+def _hedges(case: ReviewedText) -> Iterator[Issue]:
     for found in dict.fromkeys(_HEDGES.findall(case.text)):
         yield Issue(f'"{found}" hedges; the text is firmer without it.', Edit(old=found))
 
 
-def _fillers(case: Case) -> Iterator[Issue]:
+def _fillers(case: ReviewedText) -> Iterator[Issue]:
     # Filler adds nothing to the sentences before it, so the first sentence can't be filler.
     for sentence in sentences(case.text)[1:] if case.form == "prose" else ():
         if sentence.lower().startswith(_FILLERS):
             yield Issue(f'"{sentence}" adds no information.', Edit(old=sentence))
 
 
-def _lectures(case: Case) -> Iterator[Issue]:
+def _lectures(case: ReviewedText) -> Iterator[Issue]:
     found = _LECTURE.search(case.text)
     if found and case.brief.audience:
         yield Issue(
@@ -282,7 +282,7 @@ def _lectures(case: Case) -> Iterator[Issue]:
         )
 
 
-def _missing_likes(case: Case) -> Iterator[Issue]:
+def _missing_likes(case: ReviewedText) -> Iterator[Issue]:
     missing = [like for like in case.brief.likes if normalize(like) not in normalize(case.text)]
     if missing and case.is_extensible:
         forms = {
@@ -446,7 +446,7 @@ def critique(conversation: ConversationReading) -> str:
         return "Issues:\n- none: there is no text to review.\n\nEdits:\n- none"
     systems = [message for kind, message in conversation.messages if kind == "system"]
     name = critic_for(" ".join([instructions(conversation.task), *systems]))
-    case = Case(conversation, text, form_of(text), brief_of(conversation))
+    case = ReviewedText(conversation, text, form_of(text), brief_of(conversation))
     found = [*islice(_issues(case, name), MAX_ISSUES)]
     issues = [f"- {issue.text}" for issue in found]
     edits = [f"- {edit}" for issue in found if (edit := issue.edit) and edit.fits_on_a_line]
@@ -455,7 +455,7 @@ def critique(conversation: ConversationReading) -> str:
     return "\n".join(["Issues:", *issues, "", "Edits:", *(dict.fromkeys(edits) or ["- none"])])
 
 
-def _issues(case: Case, name: str) -> Iterator[Issue]:
+def _issues(case: ReviewedText, name: str) -> Iterator[Issue]:
     critic = CRITICS[name]
     if case.form == "title":
         yield from _better_title(case, critic)
@@ -471,7 +471,7 @@ def _issues(case: Case, name: str) -> Iterator[Issue]:
         yield Issue(text, Edit(new=critic.facet.as_addition(phrase, case.form)))
 
 
-def _better_option(case: Case, critic: Critic, *, by_likes: bool) -> Iterator[Issue]:
+def _better_option(case: ReviewedText, critic: Critic, *, by_likes: bool) -> Iterator[Issue]:
     options, chosen = options_in(case.text), chosen_in(case.text)
     if not chosen:
         return
@@ -487,7 +487,7 @@ def _better_option(case: Case, critic: Critic, *, by_likes: bool) -> Iterator[Is
         )
 
 
-def _better_title(case: Case, critic: Critic) -> Iterator[Issue]:
+def _better_title(case: ReviewedText, critic: Critic) -> Iterator[Issue]:
     title = case.text.strip()
     better = titles_for(case.brief).get(critic.title_kind, "")
     # Case and punctuation alone are no reason for another title.
@@ -495,7 +495,7 @@ def _better_title(case: Case, critic: Critic) -> Iterator[Issue]:
         yield Issue(f'"{title}" {critic.title_issue}', Edit(title, better))
 
 
-def _approve(case: Case, critic: Critic) -> str:
+def _approve(case: ReviewedText, critic: Critic) -> str:
     """Return a remark that approves words of the text."""
     text = chosen_in(case.text) or case.text
     head = case.brief.head
