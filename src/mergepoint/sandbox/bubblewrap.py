@@ -118,7 +118,7 @@ class Bubblewrap:
             hear, tell = os.pipe()
             for end in (hear, tell):
                 opened.callback(os.close, end)
-            given = _given(job, opened)
+            given = _file_mounts(job, opened)
             descriptors = ("--seccomp", str(rules.fileno()), "--info-fd", str(tell))
             begin = (*_as_nobody(), bwrap, *_NAMESPACES, *descriptors, *self._mounts(job, given))
             python = str(self._interpreter())
@@ -134,10 +134,10 @@ class Bubblewrap:
             )
 
     def _mounts(self, job: CodeJob, given: Sequence[tuple[str, str, str]]) -> Iterator[str]:
-        yield from _environment()
-        yield from _system(self.readable)
-        yield from _of_the_kernel()
-        yield from _folders(job.limits)
+        yield from _environment_options()
+        yield from _system_mounts(self.readable)
+        yield from _kernel_mounts()
+        yield from _folder_mounts(job.limits)
         for name, how, what in given:
             yield from (how, what, f"{WORK}/{name}")
         # Last, because every mount before it creates its mount point below the root.
@@ -164,12 +164,12 @@ def _as_nobody() -> tuple[str, ...]:
     return (setpriv, f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--")
 
 
-def _environment() -> Iterator[str]:
+def _environment_options() -> Iterator[str]:
     for name, value in _ENVIRONMENT.items():
         yield from ("--setenv", name, value)
 
 
-def _system(readable: Sequence[Path]) -> Iterator[str]:
+def _system_mounts(readable: Sequence[Path]) -> Iterator[str]:
     """Yield the mounts of readable parts of the system."""
     yield from ("--ro-bind", "/usr", "/usr")
     for link in ("/bin", "/lib", "/lib32", "/lib64", "/sbin"):
@@ -184,7 +184,7 @@ def _system(readable: Sequence[Path]) -> Iterator[str]:
         yield from ("--ro-bind", str(path), str(path))
 
 
-def _of_the_kernel() -> Iterator[str]:
+def _kernel_mounts() -> Iterator[str]:
     """Yield the mounts of /proc and /dev."""
     yield from ("--proc", "/proc")
     for name in ("/proc/sys", "/proc/pressure"):
@@ -199,7 +199,7 @@ def _of_the_kernel() -> Iterator[str]:
     yield from ("--symlink", TEMPORARY, "/dev/shm")  # noqa: S108  (of a namespace)
 
 
-def _folders(limits: Limits) -> Iterator[str]:
+def _folder_mounts(limits: Limits) -> Iterator[str]:
     """Yield the mounts of writable folders. Each takes memory, up to its size."""
     for folder in (WORK, TEMPORARY):
         yield from ("--size", str(limits.files), "--perms", "0700", "--tmpfs", folder)
@@ -208,7 +208,7 @@ def _folders(limits: Limits) -> Iterator[str]:
 _COPY, _BIND = "--ro-bind-data", "--ro-bind"
 
 
-def _given(job: CodeJob, opened: contextlib.ExitStack) -> list[tuple[str, str, str]]:
+def _file_mounts(job: CodeJob, opened: contextlib.ExitStack) -> list[tuple[str, str, str]]:
     """Return name, mode and source of each file for the code.
 
     A file that only root can read is copied, since the mounting process is not root.
@@ -220,7 +220,7 @@ def _given(job: CodeJob, opened: contextlib.ExitStack) -> list[tuple[str, str, s
         size = os.fstat(file.fileno()).st_size
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError(f"file {name!r}: {real} is not a plain file")
-        if os.geteuid() != 0 or _anybody_reads(real):
+        if os.geteuid() != 0 or _is_world_readable(real):
             given.append((name, _BIND, str(real)))
             continue
         room -= size
@@ -233,6 +233,6 @@ def _given(job: CodeJob, opened: contextlib.ExitStack) -> list[tuple[str, str, s
     return given
 
 
-def _anybody_reads(path: Path) -> bool:
+def _is_world_readable(path: Path) -> bool:
     enter = all(folder.stat().st_mode & stat.S_IXOTH for folder in path.parents)
     return enter and bool(path.stat().st_mode & stat.S_IROTH)

@@ -23,10 +23,10 @@ from mergepoint.journal.writer import in_threads
 from mergepoint.sandbox.bootstrap import WORK, error
 from mergepoint.sandbox.job import CodeJob, CodeRun, Stop, ToolCall
 from mergepoint.sandbox.process import OnOutput, Output, Printed
-from mergepoint.sandbox.tool_channel import CALLS, ToolRequest, call_tool
+from mergepoint.sandbox.tool_channel import MAX_CALLS, ToolRequest, call_tool
 from mergepoint.sandbox.workdir import collect_outputs, work_folder
 
-_NAMED_BY_MONTY = "<python-input-0>"
+_FILE_NAME_OF_MONTY = "<python-input-0>"
 _LIMITS: dict[str, Stop] = {"feed time limit": "cpu", "memory limit": "memory"}
 
 
@@ -61,22 +61,22 @@ class Monty:
         monty = _library()
         begun = time.monotonic()
         async with in_threads(work_folder(job)) as folder:
-            feeding = _Feeding(job, folder, monty)
+            monty_run = _MontyRun(job, folder, monty)
             try:
-                await feeding.listen(on_output)
+                await monty_run.listen(on_output)
             finally:
-                await feeding.end()
+                await monty_run.end()
             made = collect_outputs(folder, job)
         return CodeRun(
             backend=self.name,
-            exit_code=None if feeding.stopped else feeding.status,
-            output=feeding.output.text,
-            stdout=feeding.output.of("stdout"),
-            stderr=feeding.output.of("stderr"),
-            stopped=feeding.stopped,
-            truncated=feeding.output.truncated,
+            exit_code=None if monty_run.stopped else monty_run.status,
+            output=monty_run.output.text,
+            stdout=monty_run.output.of("stdout"),
+            stderr=monty_run.output.of("stderr"),
+            stopped=monty_run.stopped,
+            truncated=monty_run.output.truncated,
             seconds=time.monotonic() - begun,
-            tool_calls=tuple(feeding.calls),
+            tool_calls=tuple(monty_run.calls),
             made=made.files,
             left_out=made.left_out,
         )
@@ -91,7 +91,7 @@ def _library() -> Any:
         ) from missing
 
 
-class _Feeding:
+class _MontyRun:
     """A worker in a thread that runs the code, and its messages to the event loop."""
 
     def __init__(self, job: CodeJob, folder: Path, monty: Any) -> None:
@@ -103,15 +103,15 @@ class _Feeding:
         self._worker: int | None = None
         self._call: concurrent.futures.Future[ToolCall] | None = None
         self._loop = asyncio.get_running_loop()
-        self._told: asyncio.Queue[str | None] = asyncio.Queue()
+        self._messages: asyncio.Queue[str | None] = asyncio.Queue()
         self._done = asyncio.ensure_future(asyncio.to_thread(self._feed))
-        self._done.add_done_callback(lambda _: self._told.put_nowait(None))
+        self._done.add_done_callback(lambda _: self._messages.put_nowait(None))
 
     async def listen(self, on_output: OnOutput | None) -> None:
         """Receive output until the worker is done or the time is over."""
         try:
             async with asyncio.timeout(self._job.limits.wall) as clock:
-                while (text := await self._told.get()) is not None:
+                while (text := await self._messages.get()) is not None:
                     if on_output is not None:
                         on_output(text)
         except TimeoutError:
@@ -147,7 +147,7 @@ class _Feeding:
             "limits": {
                 "max_feed_duration_secs": limits.cpu,
                 "max_memory": limits.memory,
-                "max_suspensions": CALLS + 4 * limits.file_count,
+                "max_suspensions": MAX_CALLS + 4 * limits.file_count,
             },
             # A worker that sleeps reports only when it wakes up, even after its death.
             "os_policy": {"sleep_system_max": 1.0},
@@ -189,22 +189,22 @@ class _Feeding:
             return
         self.status = 1
         told = text if crashed else failed.display()
-        self._say(told.replace(_NAMED_BY_MONTY, "code.py") + "\n", "stderr", last=True)
+        self._emit(told.replace(_FILE_NAME_OF_MONTY, "code.py") + "\n", "stderr", last=True)
 
     def _print(self, stream: str, text: str) -> None:
-        self._say(text, "stderr" if stream == "stderr" else "stdout")
+        self._emit(text, "stderr" if stream == "stderr" else "stdout")
         if self.output.truncated:
             self._kill()
 
-    def _say(self, text: str, stream: Printed, *, last: bool = False) -> None:
+    def _emit(self, text: str, stream: Printed, *, last: bool = False) -> None:
         data = text.encode("utf-8", "backslashreplace")
         added = self.output.take(data, stream=stream, last=last)
-        self._loop.call_soon_threadsafe(self._told.put_nowait, added)
+        self._loop.call_soon_threadsafe(self._messages.put_nowait, added)
 
     def _tool(self, name: str) -> Callable[..., Any]:
         def tool(*arguments: Any, **keywords: Any) -> Any:
-            if len(self.calls) >= CALLS:
-                raise RuntimeError(f"at most {CALLS} calls of tools are answered")
+            if len(self.calls) >= MAX_CALLS:
+                raise RuntimeError(f"at most {MAX_CALLS} calls of tools are answered")
             # Tools receive JSON data here too, as through the channel of the other backends.
             given = json.loads(json.dumps([arguments, keywords]))
             asked = ToolRequest(name, tuple(given[0]), given[1])

@@ -172,7 +172,7 @@ def start(
             opened.callback(group.remove)
         ours, theirs = socket.socketpair()
         opened.enter_context(ours)
-        with theirs, _written(job) as text:
+        with theirs, _write_job(job) as text:
             kept = (text.fileno(), theirs.fileno())
             how = "confined" if confined else "free"
             python = ["-I", "-B", "-u", "-c", _program(), *map(str, kept), how]
@@ -183,7 +183,7 @@ def start(
             _watch(started, folders=len(bootstrap.FOLDERS) if confined else 0, info=info)
         except (OSError, ValueError, LookupError) as error:
             process.kill()
-            raise SandboxMissing(f"it does not start: {_said(process)}") from error
+            raise SandboxMissing(f"it does not start: {_startup_output(process)}") from error
         # Only now does the caller own the descriptors; a failure above closes them here.
         started.opened = opened.pop_all()
     return started
@@ -215,7 +215,7 @@ def _process(
     )
 
 
-def _written(job: CodeJob) -> IO[bytes]:
+def _write_job(job: CodeJob) -> IO[bytes]:
     """Write the job for `bootstrap`. Lone surrogates are escaped."""
     limits = job.limits
     # Eight more than the supervisor allows, so that its own limit applies first.
@@ -257,7 +257,7 @@ def _init(info: int) -> int:
     return int(json.loads(os.read(info, 4096))["child-pid"])
 
 
-def _said(process: subprocess.Popen[bytes]) -> str:
+def _startup_output(process: subprocess.Popen[bytes]) -> str:
     process.wait(STARTING)
     pipes = _pipes(process).values()
     said = " ".join(pipe.read(2000).decode("utf-8", "replace") for pipe in pipes)
@@ -279,7 +279,7 @@ def _pipes(process: subprocess.Popen[bytes]) -> Mapping[Printed, IO[bytes]]:
 
 TICK = 0.01
 """Seconds between two measurements of the usage."""
-_AGAIN = 0.002
+_RECHECK = 0.002
 LOCKS = 1_000
 """The maximum of file locks of all processes. Each takes kernel memory that is not counted."""
 
@@ -303,21 +303,21 @@ class Supervision:
         self._on_output, self._on_call = on_output, on_call
         self._output = Output(job.limits.output)
         self._line = ToolChannel(started.line, job.tools)
-        self._woken, self._wake = socket.socketpair()
-        self._wake.setblocking(False)  # noqa: FBT003  (it takes no keyword)
+        self._wake_receiver, self._wake_sender = socket.socketpair()
+        self._wake_sender.setblocking(False)  # noqa: FBT003  (it takes no keyword)
         self._answers: list[ToolCall] = []
-        self._unwanted = False
+        self._stop_requested = False
         self._room = 2 * len(job.files) + job.limits.file_count
 
     def stop(self) -> None:
         """End the run and all its processes."""
-        self._unwanted = True
-        self._rouse()
+        self._stop_requested = True
+        self._notify()
 
     def answer(self, call: ToolCall) -> None:
         """Send the result of a tool call to the code."""
         self._answers.append(call)
-        self._rouse()
+        self._notify()
 
     def follow(self, backend: str, *, begun: float, collect: Collect) -> CodeRun:
         """Follow the run to its end. `begun` is its start, on the monotonic clock."""
@@ -327,8 +327,8 @@ class Supervision:
         finally:
             # Kill before reading the rest: a surviving child could keep filling a pipe.
             status = started.kill()
-            self._woken.close()
-            self._wake.close()
+            self._wake_receiver.close()
+            self._wake_sender.close()
         seconds = time.monotonic() - begun
         self._drain()
         made = collect(started)
@@ -350,16 +350,16 @@ class Supervision:
         )
 
     def _until_stopped(self, deadline: float) -> Stop | None:
-        next_look = 0.0
-        with DefaultSelector() as waiting, _end_of(self._started.process.pid) as end:
-            waiting.register(self._woken, EVENT_READ)
-            self._hear(waiting)
+        next_check = 0.0
+        with DefaultSelector() as waiting, _end_descriptor(self._started.process.pid) as end:
+            waiting.register(self._wake_receiver, EVENT_READ)
+            self._register_pipes(waiting)
             if end is not None:
                 waiting.register(end, EVENT_READ)
             while True:
                 self._wait(waiting)
                 now = time.monotonic()
-                if self._unwanted:
+                if self._stop_requested:
                     return "cancelled"
                 if self._output.truncated:
                     return "output"
@@ -367,13 +367,13 @@ class Supervision:
                     return None
                 if now >= deadline:
                     return "wall"
-                if now >= next_look:
-                    if stop := self._look():
+                if now >= next_check:
+                    if stop := self._exceeded_limit():
                         return stop
                     spent = time.monotonic() - now
-                    next_look = now + max(TICK, 5 * spent)  # at most a sixth of a processor
+                    next_check = now + max(TICK, 5 * spent)  # at most a sixth of a processor
 
-    def _hear(self, waiting: DefaultSelector) -> None:
+    def _register_pipes(self, waiting: DefaultSelector) -> None:
         for stream, pipe in self._started.pipes.items():
             os.set_blocking(pipe.fileno(), False)
             waiting.register(pipe, EVENT_READ, stream)
@@ -388,8 +388,8 @@ class Supervision:
         if events:
             waiting.register(line.end, events, line)
         for key, _ in waiting.select(TICK):
-            if key.fileobj is self._woken:
-                self._woken.recv(4096)
+            if key.fileobj is self._wake_receiver:
+                self._wake_receiver.recv(4096)
                 while self._answers:
                     line.answer(self._answers.pop(0))
             elif key.data in self._started.pipes:
@@ -404,7 +404,7 @@ class Supervision:
             data = os.read(self._started.pipes[stream].fileno(), 65536)
         except BlockingIOError:
             return True
-        self._say(data, stream, last=not data)
+        self._emit(data, stream, last=not data)
         return bool(data)
 
     def _drain(self) -> None:
@@ -413,42 +413,42 @@ class Supervision:
             data = b""
             with suppress(BlockingIOError):
                 while not self._output.truncated and (data := os.read(pipe.fileno(), 65536)):
-                    self._say(data, stream)
-            self._say(b"", stream, last=True)
+                    self._emit(data, stream)
+            self._emit(b"", stream, last=True)
 
-    def _say(self, data: bytes, stream: Printed, *, last: bool = False) -> None:
+    def _emit(self, data: bytes, stream: Printed, *, last: bool = False) -> None:
         if text := self._output.take(data, stream=stream, last=last):
             self._on_output(text)
 
-    def _look(self) -> Stop | None:
+    def _exceeded_limit(self) -> Stop | None:
         """Return the limit that all processes together exceed, or None."""
         if not self._started.folders:
             return None
         proc, *kept = self._started.folders
         used, limits = usage(proc), self._limits
         if used.memory > limits.memory:
-            time.sleep(_AGAIN)  # a child counts twice until it executes its own program
+            time.sleep(_RECHECK)  # a child counts twice until it executes its own program
             if usage(proc, exact=True).memory > limits.memory:
                 return "memory"
         cpu = self._started.cpu.look(used.spent, time.monotonic())
         if used.tasks > limits.processes:
             return "processes"
-        if used.locks > LOCKS or any(_entries(folder) > self._room for folder in kept):
+        if used.locks > LOCKS or any(_inodes(folder) > self._room for folder in kept):
             return "files"
         return "cpu" if cpu > limits.cpu else None
 
-    def _rouse(self) -> None:
+    def _notify(self) -> None:
         with suppress(OSError):  # it is awake, or has ended
-            self._wake.send(b".")
+            self._wake_sender.send(b".")
 
 
-def _entries(folder: int) -> int:
+def _inodes(folder: int) -> int:
     room = os.fstatvfs(folder)
     return room.f_files - room.f_ffree
 
 
 @contextmanager
-def _end_of(process: int) -> Iterator[int | None]:
+def _end_descriptor(process: int) -> Iterator[int | None]:
     """Yield a descriptor that becomes readable when a process ends, or None."""
     if not hasattr(os, "pidfd_open"):
         yield None
@@ -501,9 +501,9 @@ class _Run:
     def __init__(self, job: CodeJob, backend: Backend) -> None:
         self._job, self._backend = job, backend
         self._loop = asyncio.get_running_loop()
-        self._told: asyncio.Queue[str | ToolRequest | CodeRun | BaseException] = asyncio.Queue()
+        self._messages: asyncio.Queue[str | ToolRequest | CodeRun | BaseException] = asyncio.Queue()
         self._ended = asyncio.Event()
-        self._unwanted = False
+        self._stop_requested = False
         self._supervision: Supervision | None = None
         self._call: asyncio.Task[None] | None = None
         threading.Thread(target=self._follow, name=backend.name, daemon=True).start()
@@ -511,7 +511,7 @@ class _Run:
     async def listen(self, on_output: OnOutput | None) -> CodeRun:
         """Receive messages until the run has ended."""
         while True:
-            match await self._told.get():
+            match await self._messages.get():
                 case str() as text:
                     if on_output is not None:
                         on_output(text)
@@ -524,7 +524,7 @@ class _Run:
 
     async def end(self) -> None:
         """End running work, and wait for its end."""
-        self._unwanted = True
+        self._stop_requested = True
         if self._supervision is not None:
             self._supervision.stop()
         if self._call is not None:
@@ -537,7 +537,7 @@ class _Run:
         try:
             call = await call_tool(asked, self._job.tools[asked.name])
         except asyncio.CancelledError:
-            if self._unwanted:
+            if self._stop_requested:
                 raise
             call = ToolCall(
                 name=asked.name,
@@ -561,11 +561,11 @@ class _Run:
         if isinstance(what, Supervision):
             self._supervision = what
             # `end` can come before the thread has started its process.
-            if self._unwanted:
+            if self._stop_requested:
                 what.stop()
             return
         try:
-            self._loop.call_soon_threadsafe(self._told.put_nowait, what)
+            self._loop.call_soon_threadsafe(self._messages.put_nowait, what)
         except RuntimeError:  # the loop is closed, so there is no receiver
             if self._supervision is not None:
                 self._supervision.stop()

@@ -18,9 +18,9 @@ from typing import Any
 from mergepoint.sandbox.bootstrap import MESSAGE
 from mergepoint.sandbox.job import ToolCall
 
-CALLS = 1_000
+MAX_CALLS = 1_000
 """The maximum number of tool calls per run."""
-TALK = 16_000_000
+MAX_TRANSFER = 16_000_000
 """The maximum number of bytes on the channel per run."""
 
 
@@ -41,27 +41,27 @@ class ToolChannel:
         self.end = end
         self.calls: list[ToolCall] = []
         self._tools = tools
-        self._came, self._going = bytearray(), bytearray()
-        self._waiting = False
-        self._talk = 0
+        self._received, self._outgoing = bytearray(), bytearray()
+        self._in_call = False
+        self._transferred = 0
 
     @property
     def events(self) -> int:
         """Return the selector's events to wait for, 0 if the channel is closed or idle."""
         if self.end.fileno() < 0:
             return 0
-        return (EVENT_WRITE if self._going else 0) | (0 if self._waiting else EVENT_READ)
+        return (EVENT_WRITE if self._outgoing else 0) | (0 if self._in_call else EVENT_READ)
 
     def move(self) -> ToolRequest | None:
         """Send and receive available data, and return a call once it is complete."""
         try:
-            if self._going:
-                del self._going[: self.end.send(self._going)]
-            if not self._waiting:
+            if self._outgoing:
+                del self._outgoing[: self.end.send(self._outgoing)]
+            if not self._in_call:
                 came = self.end.recv(65536)  # the kernel closes descriptors that are sent with it
                 if not came:
                     self.end.close()
-                self._came += came
+                self._received += came
         except BlockingIOError:
             pass
         except OSError:
@@ -74,31 +74,33 @@ class ToolChannel:
         self._send(reply(call))
 
     def _next(self) -> ToolRequest | None:
-        if self._waiting:
+        if self._in_call:
             return None
-        line, newline, rest = self._came.partition(b"\n")
+        line, newline, rest = self._received.partition(b"\n")
         if not newline:
-            if len(self._came) > MESSAGE:
+            if len(self._received) > MESSAGE:
                 self.end.close()
             return None
-        self._came = rest
-        self._talk += len(line)
-        self._waiting = True
+        self._received = rest
+        self._transferred += len(line)
+        self._in_call = True
         try:
-            if self._talk > TALK or len(self.calls) >= CALLS:
-                raise RuntimeError(f"at most {CALLS} calls and {TALK} bytes go over the bridge")
-            return asked(bytes(line), self._tools)
+            if self._transferred > MAX_TRANSFER or len(self.calls) >= MAX_CALLS:
+                raise RuntimeError(
+                    f"at most {MAX_CALLS} calls and {MAX_TRANSFER} bytes are transferred"
+                )
+            return parse_request(bytes(line), self._tools)
         except (LookupError, ValueError, RuntimeError) as error:
             self._send(_refusal(error))
             return None
 
     def _send(self, message: bytes) -> None:
-        self._talk += len(message)
-        self._waiting = False
-        self._going += message
+        self._transferred += len(message)
+        self._in_call = False
+        self._outgoing += message
 
 
-def asked(line: bytes, tools: Mapping[str, Callable[..., Any]]) -> ToolRequest:
+def parse_request(line: bytes, tools: Mapping[str, Callable[..., Any]]) -> ToolRequest:
     """Return the requested call.
 
     Raises ValueError for invalid data, and LookupError for a tool that is not allowed.

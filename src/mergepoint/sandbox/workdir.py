@@ -16,7 +16,7 @@ from mergepoint.sandbox.job import CodeJob, MadeFile
 
 DEEPEST = 16
 """The maximum depth of folders."""
-_TOLD = 20
+_MAX_REASONS = 20
 
 
 def _flags(*names: str) -> int:
@@ -47,24 +47,24 @@ def collect_files(folder: int | Path, given: Set[str], *, most: int, count: int)
     below descriptors, such as Windows. Links are not followed, and only plain files are read:
     `most` bytes and `count` files in all.
     """
-    found = _Found(given, most, count)
+    found = _FileCollector(given, most, count)
     found.look(folder, "", DEEPEST)
     return found.made
 
 
 @dataclass(slots=True)
-class _Found:
+class _FileCollector:
     given: Set[str]
     most: int
     count: int
     files: list[MadeFile] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
-    silent: int = 0
+    reasons: list[str] = field(default_factory=list)
+    unlisted: int = 0
 
     @property
     def made(self) -> CollectedFiles:
-        more = (f"{self.silent} more",) if self.silent else ()
-        return CollectedFiles(tuple(self.files), (*self.told, *more))
+        more = (f"{self.unlisted} more",) if self.unlisted else ()
+        return CollectedFiles(tuple(self.files), (*self.reasons, *more))
 
     def look(self, folder: int | Path, above: str, depth: int) -> None:
         for entry in _entries(folder):
@@ -72,21 +72,21 @@ class _Found:
             if name in self.given:
                 continue
             reason = self._take(folder, entry, name, depth)
-            if reason and len(self.told) < _TOLD:
-                self.told.append(f"{shown(name)[:200]}: {reason}")
+            if reason and len(self.reasons) < _MAX_REASONS:
+                self.reasons.append(f"{shown(name)[:200]}: {reason}")
             elif reason:
-                self.silent += 1
+                self.unlisted += 1
 
     def _take(self, folder: int | Path, entry: str, name: str, depth: int) -> str | None:
         try:
-            kind = _kind(folder, entry)
+            kind = _mode_of(folder, entry)
             if stat.S_ISDIR(kind):
                 return self._enter(folder, entry, name, depth)
             if not stat.S_ISREG(kind):
                 return "a symbolic link" if stat.S_ISLNK(kind) else "not a plain file"
             if shown(name) != name:
                 return "a name with characters that cannot be seen"
-            return self._read(_opened(folder, entry), name)
+            return self._read(_open_file(folder, entry), name)
         except OSError as error:
             return error.strerror or type(error).__name__
 
@@ -121,13 +121,13 @@ class _Found:
         return None
 
 
-def _kind(folder: int | Path, entry: str) -> int:
+def _mode_of(folder: int | Path, entry: str) -> int:
     if isinstance(folder, Path):
         return (folder / entry).lstat().st_mode
     return os.stat(entry, dir_fd=folder, follow_symlinks=False).st_mode
 
 
-def _opened(folder: int | Path, entry: str) -> int:
+def _open_file(folder: int | Path, entry: str) -> int:
     if isinstance(folder, Path):
         return os.open(folder / entry, _FILE)
     return os.open(entry, _FILE, dir_fd=folder)
