@@ -41,7 +41,7 @@ from mergepoint.journal.recorded_answers import ReuseSource
 from mergepoint.journal.replay import replay
 from mergepoint.journal.transcript import agrees, transcript_of
 from mergepoint.report.call_text import to_text
-from mergepoint.report.transcript_index import Sight
+from mergepoint.report.transcript_index import TranscriptIndex
 from mergepoint.testing.cassettes import Cassette
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
 
@@ -334,7 +334,7 @@ def test_calls_of_tools_inside_are_shown() -> None:
     calling = Answer(tool_calls=[{"name": "look", "args": {}}])
 
     ChatRunner(ScriptedModel([calling])).run(ctx, Call(ask, name="f"))
-    assert "said   [calls look]" in to_text(Sight(ctx.transcript()).call("f"))
+    assert "said   [calls look]" in to_text(TranscriptIndex(ctx.transcript()).call("f"))
 
 
 def test_a_cassette_keeps_a_function_with_its_models(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from tests.report.runs import ran
 from mergepoint.core.errors import MergepointError
 from mergepoint.journal.transcript import read_transcript, write_transcript
 from mergepoint.models.identity import seen_through
-from mergepoint.report.call_text import Sight, call_view, to_json, to_text
-from mergepoint.report.views import Captured, Fate, MergePoint, Read
+from mergepoint.report.call_text import TranscriptIndex, call_view, to_json, to_text
+from mergepoint.report.views import AnswerOutcome, Captured, MergePoint, Read
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block, Node
 from mergepoint.tree.prompts import Template, reads
@@ -57,7 +57,7 @@ def test_a_call_shows_what_the_model_was_given(tmp_path: Path) -> None:
     """Role and text of every message of every call are those that reached the model, in order."""
     given = [HumanMessage("Hello."), AIMessage("Hi.")]
     run = ran(article(), tmp_path, inputs={"topic": "winter"}, messages=given)
-    sight = Sight(run.transcript)
+    sight = TranscriptIndex(run.transcript)
     assert set(sight.paths) == set(run.saw)
     for path in sight.paths:
         assert [(seen.role, seen.text) for seen in sight.call(path).seen] == run.saw[path]
@@ -170,7 +170,7 @@ def test_a_structured_capture_is_read_as_data(tmp_path: Path) -> None:
 
 
 FATES = {
-    "article/draft": Fate(
+    "article/draft": AnswerOutcome(
         passed=(
             MergePoint("article/draft", "last_response"),
             MergePoint("article", "all_messages"),
@@ -185,7 +185,7 @@ FATES = {
             "article/final",
         ),
     ),
-    "article/review/experts/ann": Fate(
+    "article/review/experts/ann": AnswerOutcome(
         passed=(MergePoint("article/review/experts/ann", "all_messages"),),
         end="dropped",
         at=MergePoint("article/review/experts", "none"),
@@ -197,20 +197,20 @@ FATES = {
             ),
         ),
     ),
-    "article/review/experts/bob": Fate(
+    "article/review/experts/bob": AnswerOutcome(
         passed=(MergePoint("article/review/experts/bob", "all_messages"),),
         end="dropped",
         at=MergePoint("article/review/experts", "none"),
         captured=(Captured(key="bobs_view", path="article/review/experts/bob"),),
     ),
-    "article/review/weigh": Fate(
+    "article/review/weigh": AnswerOutcome(
         passed=(MergePoint("article/review/weigh", "all_messages"),),
         end="superseded",
         at=MergePoint("article/review", "last_response"),
         by="article/review/sum",
         seen_by=("article/review/sum",),
     ),
-    "article/review/sum": Fate(
+    "article/review/sum": AnswerOutcome(
         passed=(
             MergePoint("article/review/sum", "all_messages"),
             MergePoint("article/review", "last_response"),
@@ -220,8 +220,10 @@ FATES = {
         captured=(Captured(key="review", path="article/review", read_by=("article/polish",)),),
         seen_by=("article/polish", "article/final"),
     ),
-    "article/polish": Fate(passed=(), end="dropped", at=MergePoint("article/polish", "none")),
-    "article/final": Fate(
+    "article/polish": AnswerOutcome(
+        passed=(), end="dropped", at=MergePoint("article/polish", "none")
+    ),
+    "article/final": AnswerOutcome(
         passed=(
             MergePoint("article/final", "last_response"),
             MergePoint("article", "all_messages"),
@@ -243,10 +245,10 @@ def test_the_fate_of_an_answer(path: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tree", "expected"),
     [
-        (Step("x"), Fate(passed=(MergePoint("step_01", "all_messages"),), end="kept")),
+        (Step("x"), AnswerOutcome(passed=(MergePoint("step_01", "all_messages"),), end="kept")),
         (
             Step("x", merge="none", capture_key="k"),
-            Fate(
+            AnswerOutcome(
                 passed=(),
                 end="dropped",
                 at=MergePoint("step_01", "none"),
@@ -255,7 +257,7 @@ def test_the_fate_of_an_answer(path: str, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_the_fate_of_a_lone_step(tree: Node, expected: Fate, tmp_path: Path) -> None:
+def test_the_fate_of_a_lone_step(tree: Node, expected: AnswerOutcome, tmp_path: Path) -> None:
     """A step without a block has one exit, its own."""
     assert call_view(ran(tree, tmp_path).transcript, "step_01").fate == expected
 
@@ -407,7 +409,7 @@ def test_a_transcript_on_disk_shows_the_same(tmp_path: Path) -> None:
     """Views of a transcript that was written and read again are equal."""
     run = ran(article(), tmp_path, inputs={"topic": "winter"}, messages=[HumanMessage("Hello.")])
     again = read_transcript(write_transcript(run.transcript, tmp_path / "again.json"))
-    live, read = Sight(run.transcript), Sight(again)
+    live, read = TranscriptIndex(run.transcript), TranscriptIndex(again)
     assert [read.call(path) for path in read.paths] == [live.call(path) for path in live.paths]
 
 

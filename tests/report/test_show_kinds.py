@@ -13,7 +13,7 @@ from tests.report.trees import planned
 
 from mergepoint.journal.transcript import Transcript, read_transcript, write_transcript
 from mergepoint.report.call_text import call_view, to_json, to_text
-from mergepoint.report.views import Captured, Fate, InnerModelCall, MergePoint, Read
+from mergepoint.report.views import AnswerOutcome, Captured, InnerModelCall, MergePoint, Read
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.tree.leaves import Call, Step
 from mergepoint.tree.nodes import Block, Gate, Loop, Node
@@ -68,7 +68,7 @@ def test_a_path_of_any_iteration_is_found(run: Ran) -> None:
 def test_the_way_of_a_rejected_answer_ends_at_the_gate(run: Ran) -> None:
     """Nothing of it is kept, neither the message nor what its step captured."""
     view = call_view(run.transcript, f"{FIRST}/draft")
-    assert view.fate == Fate(
+    assert view.fate == AnswerOutcome(
         passed=(MergePoint(f"{FIRST}/draft", "last_response"),),
         end="rejected",
         at=MergePoint(FIRST, "all_messages"),
@@ -145,7 +145,7 @@ def test_a_function_shows_its_value_and_where_it_went(run: Ran) -> None:
     view = call_view(run.transcript, "count")
     assert (view.kind, view.value, view.answer) == ("call", 2, None)
     captured = Captured(key="words", path="work/count", read_by=("work/write",))
-    assert view.fate == Fate(passed=(), end="value", captured=(captured,))
+    assert view.fate == AnswerOutcome(passed=(), end="value", captured=(captured,))
     text = to_text(view)
     assert "function  tests.report.trees.count_words\n" in text
     assert "It gave the value\n  2\n" in text
@@ -169,7 +169,7 @@ def test_the_message_of_a_function_is_followed_like_an_answer(tmp_path: Path) ->
     transcript = ran(tree, tmp_path).transcript
     view = call_view(transcript, "say")
     assert view.answer == "four words in all"
-    assert view.fate == Fate(
+    assert view.fate == AnswerOutcome(
         passed=(MergePoint("t/say", "all_messages"), MergePoint("t", "all_messages")),
         end="kept",
         seen_by=("t/go",),

@@ -11,10 +11,10 @@ from typing import Any
 from mergepoint.core.paths import SEPARATOR
 from mergepoint.core.text import cells, shown, wrap
 from mergepoint.journal.transcript import Transcript
-from mergepoint.report.transcript_index import Sight as Sight
+from mergepoint.report.transcript_index import TranscriptIndex as TranscriptIndex
 from mergepoint.report.views import (
+    AnswerOutcome,
     CallView,
-    Fate,
     GateOutcome,
     InnerModelCall,
     InRecipe,
@@ -89,7 +89,7 @@ def _ended(page: _Page, view: CallView) -> None:
         page.refused(view.error, view.unusable)
     for inside in view.inside:
         page.head(f"Inside, it called {inside.model or 'a model'}")
-        page.table("  ", [("asked", inside.prompt), ("said", _told_inside(inside))])
+        page.table("  ", [("asked", inside.prompt), ("said", _inner_answer(inside))])
     if view.answer is not None:
         page.head("It answered")
         page.text(view.answer, 2)
@@ -126,7 +126,7 @@ def _passage(made: StageWrites) -> str:
     return f"{made.stage}: {wrote} of {made.thing}{by}"
 
 
-def _told_inside(inside: InnerModelCall) -> str:
+def _inner_answer(inside: InnerModelCall) -> str:
     error = inside.error
     return inside.answer if error is None else f"{error['type']}: {error['message']}"
 
@@ -255,7 +255,7 @@ def _about(view: CallView) -> list[tuple[str, str]]:
     return rows
 
 
-def _became(fate: Fate) -> list[tuple[str, str]]:
+def _became(fate: AnswerOutcome) -> list[tuple[str, str]]:
     rows = list(_listed("passed", map(_exit, fate.passed)))
     rows += _listed("edited", (f"at {path}" for path in fate.edited))
     rows.append(("ended", _end(fate)))
@@ -267,7 +267,7 @@ def _became(fate: Fate) -> list[tuple[str, str]]:
     return [*rows, *_listed("seen by", fate.seen_by or ["no other call"])]
 
 
-def _end(fate: Fate) -> str:
+def _end(fate: AnswerOutcome) -> str:
     if fate.end == "value":
         return "as a value; it made no message"
     if fate.at is None:
@@ -310,10 +310,10 @@ FORMAT = "mergepoint.call/1"
 def call_view(transcript: Transcript, path: str) -> CallView:
     """Return the call at a path, which is exact or a unique suffix of whole names.
 
-    To view many calls of one run, create one Sight and query it. Raise LookupError that lists the
-    available calls, or explains why the node has none.
+    To view many calls of one run, create one TranscriptIndex and query it. Raise LookupError that
+    lists the available calls, or explains why the node has none.
     """
-    sight = Sight(transcript)
+    sight = TranscriptIndex(transcript)
     return sight.call(sight.find(path))
 
 

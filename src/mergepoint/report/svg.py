@@ -295,7 +295,7 @@ def _entries() -> list[tuple[int, str, str]]:
 
 MARGIN = 24
 LEAST_WIDTH = 2 * COLUMN + 2 * MARGIN
-TOLD = 40
+MAX_SENTENCES = 40
 LONGEST_PATH = 2_000
 # Characters that names may contain, but XML documents must not.
 _NOT_XML = {0xFFFE: "\\ufffe", 0xFFFF: "\\uffff"}
@@ -474,16 +474,18 @@ def _block(box: Box, block: Sketch, depth: int) -> Iterator[str]:
 
 def described(drawn: Sketch) -> str:
     """Return a description of a drawing for screen readers: nodes, contents, and merges."""
-    told = [_told(part) for _, part in zip(range(TOLD), drawn.walk(), strict=False)]
-    more = sum(1 for _ in drawn.walk()) - len(told)
+    sentences = [
+        _sentence(part) for _, part in zip(range(MAX_SENTENCES), drawn.walk(), strict=False)
+    ]
+    more = sum(1 for _ in drawn.walk()) - len(sentences)
     if more:
-        told.append(f"And {more} nodes more.")
+        sentences.append(f"And {more} nodes more.")
     if said := abridged(drawn):
-        told.append(said)
-    return " ".join(told)
+        sentences.append(said)
+    return " ".join(sentences)
 
 
-def _told(part: Sketch) -> str:
+def _sentence(part: Sketch) -> str:
     where = clip(shown(part.path), 200)
     merge = f"merge {part.node.merge}"
     if part.capture is not None:

@@ -25,8 +25,8 @@ from mergepoint.journal.records import TOOL, CallRecord, is_tool
 from mergepoint.journal.transcript import Transcript
 from mergepoint.journal.usage import usage_of
 from mergepoint.report.views import (
+    AnswerOutcomes,
     CallView,
-    Fates,
     GateOutcome,
     InnerModelCall,
     InRecipe,
@@ -35,11 +35,11 @@ from mergepoint.report.views import (
     SeenMessage,
     StageWrites,
     ToolRound,
+    calls_by_seen_message,
     in_full,
     result_of,
     role_of,
     said,
-    sightings,
     tool_rounds,
 )
 from mergepoint.tree.decision import Decision
@@ -124,7 +124,7 @@ def _nodes(shape: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 _NEAR = 5
 
 
-class Sight:
+class TranscriptIndex:
     """Index of a run's calls, built once for any number of queries.
 
     Raise MergepointError for a transcript that lacks earlier records, so that later views are
@@ -197,11 +197,11 @@ class Sight:
         return (*failed, *aside.values(), *self._transcript.records)
 
     @cached_property
-    def _fates(self) -> Fates:
+    def _fates(self) -> AnswerOutcomes:
         given = len(self._transcript.messages)
-        seen_by = sightings(self._replay, self._calls, given=given)
+        seen_by = calls_by_seen_message(self._replay, self._calls, given=given)
         verdicts = {path: str(record.value["decision"]) for path, record in self._gates.items()}
-        return Fates(self._work, self._replay, self._calls, seen_by, verdicts)
+        return AnswerOutcomes(self._work, self._replay, self._calls, seen_by, verdicts)
 
     def find(self, selector: str) -> str:
         """Return the path of the one call that a selector names: exact, or a unique suffix.
@@ -242,7 +242,7 @@ class Sight:
             answer=_answer(record),
             error=None if record.error is None else dict(record.error),
             unusable=None if record.answered or not record.message else in_full(record.message),
-            earlier_errors=tuple(_told_of(one) for one in failed if one is not record),
+            earlier_errors=tuple(_error_of(one) for one in failed if one is not record),
             truncated=record.truncated,
             fate=self._fates.of(record) if record.answered and not recipes else None,
             in_recipe=self._of_recipes.about(record) if recipes else None,
@@ -464,7 +464,7 @@ def _answer(record: CallRecord) -> str | None:
     return record.response
 
 
-def _told_of(failed: CallRecord) -> dict[str, Any]:
+def _error_of(failed: CallRecord) -> dict[str, Any]:
     """Return the error of a failed attempt, with the refused answer."""
     answer = "" if failed.message is None else in_full(failed.message)
     return {**(failed.error or {}), **({"answer": answer} if answer else {})}

@@ -74,7 +74,7 @@ class Captured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fate:
+class AnswerOutcome:
     """The outcome of an answer.
 
     It `passed` these merges, innermost first, and ended: "kept" in the conversation, "dropped" `at`
@@ -206,7 +206,7 @@ class CallView:
     error: Mapping[str, Any] | None
     unusable: str | None
     earlier_errors: tuple[Mapping[str, Any], ...]
-    fate: Fate | None
+    fate: AnswerOutcome | None
     usage: Mapping[str, Any] | None
     started: float
     seconds: float
@@ -450,7 +450,7 @@ def _walk(shape: Shape) -> Iterator[tuple[str, Shape]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Fates:
+class AnswerOutcomes:
     """The outcomes of a run's answers. `paths` are the calls that were made."""
 
     work: NodeResults
@@ -460,7 +460,7 @@ class Fates:
     # The decisions, by the path of each gate.
     verdicts: Mapping[str, str]
 
-    def of(self, record: CallRecord) -> Fate:
+    def of(self, record: CallRecord) -> AnswerOutcome:
         """Return the outcome of a call's answer."""
         response = last_response(record.made().messages)
         if response is None:
@@ -477,7 +477,7 @@ class Fates:
                 end = self._end(stop, reached=kept is not None)
                 break
             passed.append(self.work.exit(at))
-        return Fate(
+        return AnswerOutcome(
             passed=tuple(passed),
             end=end,
             at=stop,
@@ -487,11 +487,11 @@ class Fates:
             edited=tuple(at.path for at in passed if self.verdicts.get(at.path) == "edit"),
         )
 
-    def _of_value(self, path: str) -> Fate:
+    def _of_value(self, path: str) -> AnswerOutcome:
         """Return the outcome of a result that isn't a message: only its key keeps it."""
         key = self.work.shapes[path].get("capture_key")
         captured = [] if key is None else [self._capture(key, path)]
-        return Fate(passed=(), end="value", captured=tuple(captured))
+        return AnswerOutcome(passed=(), end="value", captured=tuple(captured))
 
     def _capture(self, key: str, path: str) -> Captured:
         return Captured(key=key, path=path, read_by=tuple(self._readers(key, path)))
@@ -522,7 +522,9 @@ class Fates:
         return "dropped" if stop.mode == "none" else "superseded"
 
 
-def sightings(replay: Replay, paths: Sequence[str], *, given: int) -> Mapping[str, Sequence[str]]:
+def calls_by_seen_message(
+    replay: Replay, paths: Sequence[str], *, given: int
+) -> Mapping[str, Sequence[str]]:
     """Return the calls that saw each message that the run produced, by message id.
 
     The first `given` messages of each view came from outside and aren't included.

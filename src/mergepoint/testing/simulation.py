@@ -44,10 +44,10 @@ class Deadlock(RailError):
 
 def waits_of(tasks: Iterable[asyncio.Task[Any]]) -> tuple[str, ...]:
     """Return what each task awaits and where, innermost call last, sorted by name."""
-    return tuple(sorted(_told(task) for task in tasks))
+    return tuple(sorted(_describe(task) for task in tasks))
 
 
-def _told(task: asyncio.Task[Any]) -> str:
+def _describe(task: asyncio.Task[Any]) -> str:
     chain = list(_chain(task.get_coro()))
     frames = [frame for frame, _ in chain if frame is not None]
     last = chain[-1][1] if chain else None

@@ -268,12 +268,12 @@ class DataFunction:
         model = ctx.model()
         first = await model.ainvoke(_FIRST)
         second = await model.ainvoke(_SECOND.format(first.text))
-        return self._told([str(first.text), str(second.text)], given)
+        return self._with_arguments([str(first.text), str(second.text)], given)
 
     def _result(self, ctx: CallContext, given: Mapping[str, Any]) -> Any:
-        return self._told(_GIVES[self.gives](self, ctx), given)
+        return self._with_arguments(_GIVES[self.gives](self, ctx), given)
 
-    def _told(self, found: Any, given: Mapping[str, Any]) -> Any:
+    def _with_arguments(self, found: Any, given: Mapping[str, Any]) -> Any:
         if not given:
             return found
         told = {"given": dict(given), "found": found}

@@ -11,7 +11,7 @@ from langchain_core.messages import BaseMessage
 from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.interpreter import interpret
 from mergepoint.journal.transcript import Transcript
-from mergepoint.report.transcript_index import Sight
+from mergepoint.report.transcript_index import TranscriptIndex
 from mergepoint.report.views import End
 from mergepoint.testing.answer_table import TableModel
 from mergepoint.testing.random_trees import Case, seeded_case
@@ -26,7 +26,7 @@ MARKS = re.compile(r"^\[reasoning\]|\[calls [^\]]*\]$")
 
 def looked_at(
     case: Case, budget: Budget | None
-) -> tuple[Sight, TableModel, tuple[BaseMessage, ...] | None]:
+) -> tuple[TranscriptIndex, TableModel, tuple[BaseMessage, ...] | None]:
     """Run a case; give its sight, the model with what it saw, and the conversation at the end."""
     model, recorder = TableModel(table=case.answers), Recorder()
     end: tuple[BaseMessage, ...] | None = None
@@ -52,7 +52,7 @@ def looked_at(
         inputs=case.inputs,
         error=error,
     )
-    return Sight(transcript), model, end
+    return TranscriptIndex(transcript), model, end
 
 
 def check(case: Case, budget: Budget | None = None) -> Counter[str]:
