@@ -233,7 +233,7 @@ def test_a_step_alone_takes_the_keys_that_it_reads() -> None:
         assert [message.text for message in done.messages] == ["me and b", "x"]
     graph = compile_graph(step, model=ScriptedModel(default="x"))
     assert graph.invoke({"inputs": {"a": 1, "b": 2}})["messages"][0].text == "1 and 2"
-    for inputs, problem in (({}, "input 'a' is not given"), ({"a": 1, "c": 2}, "input 'c' is not")):
+    for inputs, problem in (({}, "input 'a' is missing"), ({"a": 1, "c": 2}, "input 'c' is not")):
         with pytest.raises(TreeError, match=problem):
             run(step, inputs=inputs, model="offline")
 

@@ -131,7 +131,7 @@ def test_a_recipe_in_a_tree_is_checked_and_its_calls_are_opened(here: Path) -> N
     command("run", "mixed.py", "--run-id", "r1", "--quiet")
     assert command("runs", "check", "r1").out == "r1: OK\n"
     opened = command("show", "r1", "mixed/best/best_of_n/stage_2/critique/0.1/call_01")
-    assert (opened.code, "inside of mixed/best" in opened.out) == (0, True)
+    assert (opened.code, "within mixed/best" in opened.out) == (0, True)
 
 
 def test_what_failed_is_counted_and_no_input_is_a_result(here: Path) -> None:
@@ -198,7 +198,7 @@ def test_the_schema_knows_custom_blocks(here: Path) -> None:
     """With --blocks, the blocks of a file are types of stages, with their parameters."""
     (here / "own.py").write_text(BLOCKS.replace('"shout"', '"shout_more"'), encoding="utf-8")
     schema = command("schema", "--blocks", "own.py").data
-    assert "shout_more" in schema["$defs"]["StageFields"]["properties"]["type"]["examples"]
+    assert "shout_more" in schema["$defs"]["StageForm"]["properties"]["type"]["examples"]
     assert "block_shout_more" in schema["$defs"]
     assert command("schema", "--blocks", "none.py").code == 2
 
