@@ -303,7 +303,7 @@ def test_what_a_person_edits_is_what_is_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("at", "text", "problem"),
-    [("plan", "{}", "this is no plan"), ("code", "print(", "does not compile")],
+    [("plan", "{}", "the plan is invalid"), ("code", "print(", "does not compile")],
 )
 def test_an_edit_that_cannot_be_carried_out_leaves_the_question_open(
     tmp_path: Path, at: str, text: str, problem: str

@@ -97,26 +97,32 @@ def test_a_contract_is_python_without_a_body(tmp_path: Path) -> None:
         (GOOD.replace("files: [words.csv]", "files: [x: 1"), ["SKILL.md:"]),
         (
             GOOD.replace("name: greeting", "nmae: greeting"),
-            ["SKILL.md:2: no key 'nmae'", "no name"],
+            ["SKILL.md:2: unknown key 'nmae'", "the name is missing"],
         ),
         (
             GOOD.replace("name: greeting", "name: other"),
             ["SKILL.md:2: name is 'other', its folder"],
         ),
-        (GOOD.replace("name: greeting", "name: 'A b'"), ["SKILL.md:2: name is a to z"]),
+        (GOOD.replace("name: greeting", "name: 'A b'"), ["SKILL.md:2: name must start with a letter"]),
         (
             GOOD.replace("description: Says hello in a language.", "description: [a]"),
-            ["description is one line"],
+            ["description must be one line"],
         ),
-        (GOOD.replace("words.csv", "../words.csv"), ["SKILL.md:4: file '../words.csv' is no name"]),
-        (GOOD.replace("words.csv", "/etc/passwd"), ["SKILL.md:4: file '/etc/passwd' is no name"]),
-        (GOOD.replace("words.csv", "gone.csv"), ["SKILL.md:4: there is no file 'gone.csv'"]),
-        (GOOD.replace("[words.csv]", "words.csv"), ["SKILL.md:4: files is a list"]),
-        (GOOD.replace("## Inputs", "## Input"), ["no section 'Input' (did you mean", "## Inputs`"]),
+        (
+            GOOD.replace("words.csv", "../words.csv"),
+            ["SKILL.md:4: file '../words.csv' isn't a name"],
+        ),
+        (GOOD.replace("words.csv", "/etc/passwd"), ["SKILL.md:4: file '/etc/passwd' isn't a name"]),
+        (GOOD.replace("words.csv", "gone.csv"), ["SKILL.md:4: file 'gone.csv' doesn't exist"]),
+        (GOOD.replace("[words.csv]", "words.csv"), ["SKILL.md:4: files must be a list"]),
+        (
+            GOOD.replace("## Inputs", "## Input"),
+            ["unknown section 'Input' (did you mean", "## Inputs`"],
+        ),
         (GOOD.replace("- A language.\n", ""), ["SKILL.md:11: the section 'Inputs' is blank"]),
         (
             GOOD.replace("## Inputs", "## Logic Flow"),
-            ["a second section 'Logic Flow'", "## Inputs"],
+            ["section 'Logic Flow' occurs twice", "## Inputs"],
         ),
         (
             GOOD.replace('print(word("en"))', "print("),
@@ -124,7 +130,7 @@ def test_a_contract_is_python_without_a_body(tmp_path: Path) -> None:
         ),
         (
             GOOD.replace("```python\n## no heading in here", "").replace("```", ""),
-            ["an example is a block of Python"],
+            ["the example must be a block of Python"],
         ),
     ],
 )
@@ -143,18 +149,18 @@ def test_faults_are_told_with_file_and_line(tmp_path: Path, text: str, faults: l
     ("tools", "fault"),
     [
         ("def word(x) -> str:\n    'Give.'\n", "tools.py:1: tool word: x has no type"),
-        ("def word(x: str):\n    'Give.'\n", "tools.py:1: tool word does not say what it gives"),
+        ("def word(x: str):\n    'Give.'\n", "tools.py:1: tool word has no return type"),
         ("def word(x: str) -> str: ...\n", "tools.py:1: tool word has no docstring"),
         ("def word(x: Path) -> str:\n    'Give.'\n", "x is 'Path', which isn't JSON data"),
         ("def word(x: dict[int, str]) -> str:\n    'Give.'\n", "which isn't JSON data"),
-        ("def word() -> set[str]:\n    'Give.'\n", "what it gives is 'set[str]'"),
+        ("def word() -> set[str]:\n    'Give.'\n", "its return type is 'set[str]'"),
         ("def word(*x: str) -> str:\n    'Give.'\n", "takes any arguments"),
         ("async def word() -> str:\n    'Give.'\n", "tools.py:1: tool word is async"),
         ("\n\ndef word(:\n", "tools.py:3: this is not Python"),
-        ("x = 1\n", "tools.py:1: there is no function here"),
+        ("x = 1\n", "tools.py:1: the file has no public function"),
         (
             "def a() -> str:\n    'G'\n\ndef a() -> str:\n    'G'\n",
-            "tools.py:4: tool a is there twice",
+            "tools.py:4: tool a is defined twice",
         ),
     ],
 )
@@ -180,7 +186,7 @@ def test_a_library_tells_the_faults_of_all_skills(tmp_path: Path) -> None:
         SkillLibrary.at(tmp_path / "one", tmp_path / "two", tmp_path / "three")
     files = [fault.path.rpartition("/")[0].rpartition("/")[0] for fault in caught.value.faults]
     assert {Path(file).name for file in files} >= {"one", "two"}
-    assert "three: there is no skill here" in str(caught.value)
+    assert "three: no skill found" in str(caught.value)
 
 
 def test_two_skills_of_one_name_are_refused(tmp_path: Path) -> None:

@@ -52,42 +52,43 @@ def contracts_in(file: Path) -> tuple[tuple[Contract, ...], list[Fault]]:
     faults: list[Fault] = []
     for node in tree.body:
         if isinstance(node, ast.AsyncFunctionDef) and not node.name.startswith("_"):
-            problem = f"tool {node.name} is async; code calls tools as plain functions"
+            problem = f"tool {node.name} is async, but programs call tools as plain functions"
             faults.append(Fault(f"{file}:{node.lineno}", problem))
         if not isinstance(node, ast.FunctionDef) or node.name.startswith("_"):
             continue
         faults += [Fault(f"{file}:{line}", problem) for line, problem in _problems(node)]
         if any(one.name == node.name for one in contracts):
-            faults.append(Fault(f"{file}:{node.lineno}", f"tool {node.name} is there twice"))
+            faults.append(Fault(f"{file}:{node.lineno}", f"tool {node.name} is defined twice"))
         returns = f" -> {ast.unparse(node.returns)}" if node.returns is not None else ""
         signature = f"({ast.unparse(node.args)}){returns}"
         contracts.append(Contract(node.name, signature, ast.get_docstring(node) or ""))
     if not contracts and not faults:
-        faults.append(Fault(f"{file}:1", "there is no function here; write one, or take it away"))
+        problem = f"the file has no public function. Write one, or delete {TOOLS_FILE}"
+        faults.append(Fault(f"{file}:1", problem))
     return tuple(contracts), faults
 
 
 def _problems(node: ast.FunctionDef) -> Iterator[tuple[int, str]]:
     """Yield (line, problem) for everything that prevents a function from being a tool."""
     if not (ast.get_docstring(node) or "").strip():
-        yield node.lineno, f"tool {node.name} has no docstring; say what it gives"
+        yield node.lineno, f"tool {node.name} has no docstring. Describe its result"
     given = node.args
     if given.vararg is not None or given.kwarg is not None:
-        yield node.lineno, f"tool {node.name} takes any arguments; name and type each"
+        yield node.lineno, f"tool {node.name} takes any arguments. Name and type each"
     for one in (*given.posonlyargs, *given.args, *given.kwonlyargs):
         if one.annotation is None:
-            yield one.lineno, f"tool {node.name}: {one.arg} has no type; there are {_TYPES}"
+            yield one.lineno, f"tool {node.name}: {one.arg} has no type. Use one of {_TYPES}"
         elif not _is_data(one.annotation):
             yield one.lineno, _no_data(node.name, one.arg, one.annotation)
     if node.returns is None:
-        yield node.lineno, f"tool {node.name} does not say what it gives (`-> ...`)"
+        yield node.lineno, f"tool {node.name} has no return type. Add `-> ...`"
     elif not _is_data(node.returns):
-        yield node.returns.lineno, _no_data(node.name, "what it gives", node.returns)
+        yield node.returns.lineno, _no_data(node.name, "its return type", node.returns)
 
 
 def _no_data(tool: str, what: str, type_: ast.expr) -> str:
-    said = ast.unparse(type_)
-    return f"tool {tool}: {what} is {said!r}, which isn't JSON data; there are {_TYPES}"
+    text = ast.unparse(type_)
+    return f"tool {tool}: {what} is {text!r}, which isn't JSON data. Use one of {_TYPES}"
 
 
 def _is_data(type_: ast.expr) -> bool:
@@ -149,6 +150,7 @@ class Skill:
         if not self.tools:
             return {}
         file = self.folder / TOOLS_FILE
+        # Not in sys.modules: two skills may have helper modules with the same name.
         spec = importlib.util.spec_from_file_location(f"mergepoint_skill_{self.name}", file)
         if spec is None or spec.loader is None:
             raise SkillError([Fault(str(file), "this file cannot be imported")])
@@ -187,6 +189,7 @@ def skill_in(folder: Path) -> tuple[Skill | None, list[Fault]]:
         return None, faults
     try:
         data = file.read_bytes()
+        # Editors on Windows write a byte order mark, which would hide the front matter's `---`.
         text = data.decode("utf-8-sig")
     except OSError as error:
         return None, [Fault(str(file), f"{error.strerror or error}; a skill is its {SKILL_FILE}")]
@@ -243,6 +246,7 @@ class _SkillReader:
             return {}
         self._body = ends[0] + 1
         try:
+            # The blank first line stands for `---`, so that errors have the file's line numbers.
             found = load("\n" + "\n".join(lines[1 : ends[0]]) + "\n", source=str(self._file))
         except YamlError as error:
             self._fault(error.line, error.problem)
@@ -253,7 +257,7 @@ class _SkillReader:
         for key in found.value:
             if key not in FIELDS:
                 near = nearest(key, FIELDS)
-                problem = f"no key {key!r} here{near}; there are: {', '.join(FIELDS)}"
+                problem = f"unknown key {key!r}{near}. Use one of {', '.join(FIELDS)}"
                 self._fault(found.line_of([key]), problem)
         return {
             "name": self._name(found),
@@ -265,8 +269,8 @@ class _SkillReader:
         name = found.value.get("name")
         line = found.line_of(["name"])
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            problem = f"name is a to z, 0 to 9 and _, from a letter on, not {name!r}"
-            self._fault(line, "there is no name" if name is None else problem)
+            problem = f"name must start with a letter and have only a to z, 0 to 9 and _: {name!r}"
+            self._fault(line, "the name is missing" if name is None else problem)
         elif name != self._folder.resolve().name:
             problem = f"name is {name!r}, its folder {self._folder.resolve().name!r}; rename one"
             self._fault(line, problem)
@@ -276,22 +280,23 @@ class _SkillReader:
         said = found.value.get("description")
         if not isinstance(said, str) or not said.strip() or "\n" in said.strip():
             line = found.line_of(["description"])
-            self._fault(line, "description is one line that says what the skill does")
+            self._fault(line, "description must be one line of text")
         return str(said).strip()
 
     def _files(self, found: YamlDocument) -> Mapping[str, Path]:
         given = found.value.get("files", [])
         if not isinstance(given, list):
-            self._fault(found.line_of(["files"]), "files is a list of names in the skill's folder")
+            problem = "files must be a list of names in the skill's folder"
+            self._fault(found.line_of(["files"]), problem)
             return {}
         files: dict[str, Path] = {}
         for number, name in enumerate(given):
             line = found.line_of(["files", number])
             parts = PurePosixPath(name).parts if isinstance(name, str) else ()
             if not parts or ".." in parts or parts[0] == "/":
-                self._fault(line, f"file {name!r} is no name in the skill's folder")
+                self._fault(line, f"file {name!r} isn't a name in the skill's folder")
             elif not (self._folder / name).is_file():
-                self._fault(line, f"there is no file {name!r} in {self._folder}")
+                self._fault(line, f"file {name!r} doesn't exist in {self._folder}")
             elif (link := _out_of(self._folder, name)) is not None:
                 self._fault(line, f"file {name!r}: {link.problem}")
             else:
@@ -308,9 +313,10 @@ class _SkillReader:
             if field is None:
                 known = ", ".join(SECTIONS)
                 near = nearest(heading.title, SECTIONS)
-                self._fault(heading.line, f"no section {heading.title!r}{near}; there are: {known}")
+                problem = f"unknown section {heading.title!r}{near}. Use one of {known}"
+                self._fault(heading.line, problem)
             elif field in found:
-                self._fault(heading.line, f"a second section {heading.title!r}; join the two")
+                self._fault(heading.line, f"section {heading.title!r} occurs twice. Join the two")
             elif not text:
                 self._fault(heading.line, f"the section {heading.title!r} is blank")
             else:
@@ -318,12 +324,13 @@ class _SkillReader:
         given = {heading.title for heading in places}
         for title in REQUIRED:
             if title not in given:
-                self._fault(len(self._lines) or 1, f"there is no section `## {title}`")
+                self._fault(len(self._lines) or 1, f"the section `## {title}` is missing")
         if "example" in found:
             found["example"] = self._program(found["example"], places)
         return found
 
     def _headings(self) -> Iterator[_Heading]:
+        # A `##` inside a code block is a comment of the example, not a heading.
         fenced = False
         for number, line in enumerate(self._lines[self._body :], start=self._body + 1):
             fenced ^= line.startswith("```")
@@ -336,7 +343,7 @@ class _SkillReader:
         line = next(one.line for one in places if one.title == "Example")
         program = _FENCE.search(text)
         if program is None:
-            self._fault(line, "an example is a block of Python: ```python ... ```")
+            self._fault(line, "the example must be a block of Python: ```python ... ```")
             return ""
         try:
             compile(program[1], str(self._file), "exec")
@@ -375,7 +382,7 @@ class SkillLibrary(Mapping[str, Skill]):
         for folder in map(Path, folders):
             found = _folders(folder)
             if not found:
-                problem = f"there is no skill here; a skill is a folder with a {SKILL_FILE}"
+                problem = f"no skill found. A skill is a folder with a {SKILL_FILE}"
                 faults.append(Fault(str(folder), problem))
             for one in found:
                 skill, wrong = skill_in(one)
@@ -392,8 +399,8 @@ class SkillLibrary(Mapping[str, Skill]):
 
     def __getitem__(self, name: str) -> Skill:
         if name not in self._skills:
-            there = ", ".join(self._skills) or "none"
-            raise KeyError(f"no skill {name!r}{nearest(name, self._skills)}; there are: {there}")
+            names = ", ".join(self._skills) or "none"
+            raise KeyError(f"unknown skill {name!r}{nearest(name, self._skills)}. Skills: {names}")
         return self._skills[name]
 
     def __contains__(self, name: object) -> bool:

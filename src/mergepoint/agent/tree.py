@@ -66,7 +66,7 @@ def plan_of(value: Any) -> Plan:
         wrong = "; ".join(
             f"{'.'.join(map(str, one['loc'])) or 'it'}: {one['msg']}" for one in error.errors()
         )
-        raise StepError(f"this is no plan: {wrong}") from error
+        raise StepError(f"the plan is invalid: {wrong}") from error
 
 
 def plan_problem(plan: Plan, skills: Collection[str]) -> str | None:
@@ -145,8 +145,9 @@ def executing(
         if review["decision"] == "reject":
             return _refused(before, review["feedback"] or "it was rejected")
         asked: list[str] = []
-        told = OUTPUT.get()
-        listen = None if told is None else (lambda piece: told(context.path, piece))
+        # Read the context variable here: the sandbox's reader threads have other contexts.
+        listener = OUTPUT.get()
+        listen = None if listener is None else (lambda piece: listener(context.path, piece))
         plan = plan_of(context.read("plan"))
         job = await run_off_loop(equipment.job, context.read("code"), plan, asked)
         runner = await run_off_loop(equipment.found_runner)  # the probe starts a process
@@ -213,10 +214,13 @@ def clipped(text: str) -> str:
     """Return text shortened for a prompt: its beginning and its end."""
     if len(text) <= _LONGEST:
         return text
+    # Both ends matter: the beginning has the header of a table, the end the traceback.
     half = _LONGEST // 2
     return f"{text[:half]}\n... {len(text) - 2 * half:,} characters left out ...\n{text[-half:]}"
 
 
+# Recordings and the offline model match the prompts below word by word: another wording makes
+# every recorded answer of an agent stale.
 PLAN = """\
     Plan how to answer the user's last message. What the user asked before and was not answered is
     over; leave it. Choose execute_skill where a skill fits, custom_script where none does but a
@@ -298,11 +302,11 @@ class Prompts:
         return _prompt(FAILED, parts, context)
 
     def _skills(self) -> str:
-        told = [
+        lines = [
             f"- {skill.name}: {skill.description} {' '.join(skill.when.split())}"
             for skill in self.skills.values()
         ]
-        return "\n".join(told) or "none"
+        return "\n".join(lines) or "none"
 
     def _skill(self, plan: Plan) -> Mapping[str, str]:
         skill = self.skills[plan.skill]
@@ -317,10 +321,10 @@ class Prompts:
 
 def _failure(run: Mapping[str, Any]) -> str:
     """Return a description of a program's failure, with its output so far."""
-    said = f"exit code {run['exit_code']}"
+    ending = f"exit code {run['exit_code']}"
     if run["stopped"]:
-        said = f"stopped: it passed the limit of {run['stopped']}"
-    return f"{said}\n{run['output']}".rstrip()
+        ending = f"stopped: it passed the limit of {run['stopped']}"
+    return f"{ending}\n{run['output']}".rstrip()
 
 
 def _json(value: Any) -> str:
@@ -339,8 +343,8 @@ def _request(context: PromptContext) -> str:
 
     A run without a conversation has it as its input.
     """
-    said = [str(one.text) for one in context.messages if one.type == "human"]
-    return said[-1] if said else str(context.inputs.get("request") or "")
+    requests = [str(one.text) for one in context.messages if one.type == "human"]
+    return requests[-1] if requests else str(context.inputs.get("request") or "")
 
 
 _FENCE = re.compile(
@@ -354,6 +358,7 @@ NO_FENCE = "the answer holds no program; put the whole program into one ```pytho
 
 def code_in(answer: str) -> str:
     """Return the longest block of Python in an answer, or an empty string."""
+    # The longest: models also show short usage examples in blocks of their own.
     found = [one["code"] for one in _FENCE.finditer(answer) if one["word"].lower() in _PYTHON]
     return max(found, key=len, default="")
 

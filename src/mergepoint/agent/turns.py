@@ -98,6 +98,7 @@ async def say(
     errors of `TurnRunner.arun`, such as SessionError while another turn is unfinished.
     """
     await run_off_loop(memory.refresh)
+    # A message that is sent again resumes its turn: its recorded calls must not be reported twice.
     before = message_id is not None and message_id in memory.past.by_id
     known = await run_off_loop(_on_record, memory) if before else frozenset()
     with _heard(listeners, known) as recorder:
@@ -152,8 +153,8 @@ def decide(turns: TurnRunner, memory: SessionMemory, decision: Any, *, to: str) 
         found = pending(turns, memory)
         if found is None or found.key != to:
             raise SessionError(
-                f"session {memory.session_id!r}: this question is not open any more; it was "
-                "answered, or its turn has ended"
+                f"session {memory.session_id!r}: this question is not open any more, because it "
+                "was answered or its turn has ended"
             )
         given = Decision.of(decision)
         _check_edit(found, given)
@@ -176,7 +177,7 @@ def _waiting(turns: TurnRunner, memory: SessionMemory) -> Pending:
     found = pending(turns, memory)
     if found is None:
         raise SessionError(
-            f"session {memory.session_id!r}: the question was answered elsewhere; go on with it"
+            f"session {memory.session_id!r}: another process answered the question. Resume the turn"
         )
     return found
 

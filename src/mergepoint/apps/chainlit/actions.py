@@ -29,7 +29,7 @@ def gate_buttons(question: Question, turn: int) -> tuple[Button, ...]:
     payload = {"turn": turn, "key": Pending(question, "other").key}
     return (
         Button(
-            name=APPROVE, label="Approve", payload=payload, icon="check", tooltip="Do what it says"
+            name=APPROVE, label="Approve", payload=payload, icon="check", tooltip="Carry it out"
         ),
         Button(
             name=EDIT, label="Edit", payload=payload, icon="pencil", tooltip="Change it yourself"
@@ -39,7 +39,7 @@ def gate_buttons(question: Question, turn: int) -> tuple[Button, ...]:
             label="Ask for changes",
             payload=payload,
             icon="message-square",
-            tooltip="Say in a message what should be different",
+            tooltip="Describe the changes in a message",
         ),
         _cancel(payload),
     )
@@ -49,9 +49,7 @@ def interrupted_buttons(turn: int) -> tuple[Button, ...]:
     """Return the buttons of a turn whose process was killed."""
     payload = {"turn": turn}
     return (
-        Button(
-            name=GO_ON, label="Go on", payload=payload, icon="play", tooltip="From where it was"
-        ),
+        Button(name=GO_ON, label="Go on", payload=payload, icon="play", tooltip="Resume this turn"),
         _cancel(payload),
     )
 
@@ -64,7 +62,7 @@ def retry_buttons(turn: int) -> tuple[Button, ...]:
             label="Try again",
             payload={"turn": turn},
             icon="rotate-cw",
-            tooltip="What was answered is not asked again",
+            tooltip="Recorded calls aren't repeated",
         ),
     )
 
@@ -96,9 +94,9 @@ def editor_of(pending: Pending) -> Editor:
         return Editor("Edit the plan", dump(pending.plan.model_dump()), "Save and carry out")
     text = _pending_text(pending)
     if text is not None:
-        return Editor("Edit the answer", text, "Save and go on")
+        return Editor("Edit the answer", text, "Save and continue")
     outputs = json.dumps(dict(pending.question.kept.outputs), ensure_ascii=False, indent=2)
-    return Editor("Edit the outputs (JSON)", outputs, "Save and go on", code=True)
+    return Editor("Edit the outputs (JSON)", outputs, "Save and continue", code=True)
 
 
 def decision_for(pending: Pending, text: str) -> Any:

@@ -100,8 +100,8 @@ class LiveTurn:
 
 LOG = logging.getLogger("mergepoint.chainlit")
 OUTDATED = "That was decided already. Nothing was done."
-RUNNING = "An answer is being worked on. Wait for it, or stop it."
-UNFINISHED = "The last message has no answer yet. Go on with it or cancel it, with its buttons."
+RUNNING = "An answer is in progress. Wait for it, or stop it."
+UNFINISHED = "The last message has no answer yet. Resume or cancel it with its buttons."
 CHANGE = "Write in a message what should be different."
 # Seconds between two updates of the tabs while a turn runs.
 _UPDATE_SECONDS = 0.04

@@ -254,7 +254,7 @@ def _drafts(node: Node, path: str) -> Iterator[tuple[str, str]]:
 
 # Chainlit sorts by time: steps that belong together would otherwise have the same.
 MOMENT = timedelta(microseconds=1)
-"""The distance in time between a step and what follows from it, for sorting."""
+"""The distance in time between a step and its consequences, for sorting."""
 
 Reading = Callable[[SessionMemory, str], TurnRun]
 """Function that reads the run of a finished turn."""
