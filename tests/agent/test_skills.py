@@ -103,7 +103,10 @@ def test_a_contract_is_python_without_a_body(tmp_path: Path) -> None:
             GOOD.replace("name: greeting", "name: other"),
             ["SKILL.md:2: name is 'other', its folder"],
         ),
-        (GOOD.replace("name: greeting", "name: 'A b'"), ["SKILL.md:2: name must start with a letter"]),
+        (
+            GOOD.replace("name: greeting", "name: 'A b'"),
+            ["SKILL.md:2: name must start with a letter"],
+        ),
         (
             GOOD.replace("description: Says hello in a language.", "description: [a]"),
             ["description must be one line"],

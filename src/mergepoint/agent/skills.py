@@ -150,7 +150,7 @@ class Skill:
         if not self.tools:
             return {}
         file = self.folder / TOOLS_FILE
-        # Not in sys.modules: two skills may have helper modules with the same name.
+        # Not in sys.modules: skills of two libraries may have the same name.
         spec = importlib.util.spec_from_file_location(f"mergepoint_skill_{self.name}", file)
         if spec is None or spec.loader is None:
             raise SkillError([Fault(str(file), "this file cannot be imported")])

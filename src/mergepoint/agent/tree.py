@@ -145,7 +145,7 @@ def executing(
         if review["decision"] == "reject":
             return _refused(before, review["feedback"] or "it was rejected")
         asked: list[str] = []
-        # Read the context variable here: the sandbox's reader threads have other contexts.
+        # Read the context variable here: the runner may call back in another context.
         listener = OUTPUT.get()
         listen = None if listener is None else (lambda piece: listener(context.path, piece))
         plan = plan_of(context.read("plan"))

@@ -311,7 +311,7 @@ def runs_elsewhere(memory: SessionMemory) -> bool:
         return True
 
 
-# An open session keeps its messages in memory; about 64 active threads fit one small server.
+# An open session keeps its messages in memory, so only the latest stay open.
 _MOST_OPEN = 64
 _MOST_CACHED_RUNS = 1_000
 

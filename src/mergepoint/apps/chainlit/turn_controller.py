@@ -83,7 +83,7 @@ class LiveTurn:
         self._records = None
         if event.of in _LEAF_EVENTS and event.kind == "start":
             answered = Counter(one.path for one in self._read_records() if one.answered)
-            # The number tells a retry from the attempt before it, which has a record already.
+            # By its number, a call is not shown twice once its answer has a record.
             begun = Partial(event.path, answered[event.path] + 1, datetime.now(UTC))
             self._partial[event.path] = begun
         elif event.kind in ("error", "stopped", "left_out"):

@@ -150,6 +150,7 @@ def _chat(chat: Chat, place: Sessions, skills: SkillLibrary) -> None:
     while continues:
         try:
             line = chat.input.said()
+        # Ctrl-C cancels turns, so at the prompt it must not end the whole chat by accident.
         except KeyboardInterrupt:
             tell("\nTo leave: Ctrl-D or /quit", style="dim")
             continue
@@ -274,6 +275,7 @@ class Chat:
         """Print an answer, or ask for a decision and continue."""
         if isinstance(came, Reply):
             self.view.answered(came.text)
+            # After the answer is shown: the person doesn't wait for it.
             learn_facts(self.memory)
             return True
         try:
@@ -297,6 +299,7 @@ class Chat:
 
     def _cancelled(self, *, asked: bool = False) -> None:
         tell("Canceled. Nothing of it will be run.", style="yellow")
+        # A person has seen it; a script learns it from the exit code.
         if not asked and not self.input.person:
             self.code = INTERRUPTED
 

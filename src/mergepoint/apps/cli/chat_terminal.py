@@ -94,6 +94,7 @@ class ChatInput:
             if self.person:
                 sys.stderr.write(prompt)
                 sys.stderr.flush()
+            # Not input() for a pipe: it would echo the prompt to stdout, which is for answers.
             line = sys.stdin.readline()
         except EOFError:
             tell()
@@ -249,6 +250,7 @@ class WrappedText:
     def _flush(self) -> None:
         if not self._word:
             return
+        # Blanks wait for the next word: at the end of a line they are dropped.
         needed = len(self._blank) + len(self._word)
         if self._column and self._column + needed > (self._width or 0):
             put_piece("\n")

@@ -228,7 +228,9 @@ def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     if any(_panel_of(one) not in ("", COMMON) for one in shown):
         shown.append(_HELP_ALL)
+    # A signature must have its positional parameters first; the sort keeps the order otherwise.
     shown.sort(key=lambda one: one.kind == inspect.Parameter.KEYWORD_ONLY)
+    # typer reads both: the signature for the parameters, the annotations for their types.
     vars(call)["__signature__"] = inspect.Signature(shown)
     call.__annotations__ = {one.name: one.annotation for one in shown}
     return call
@@ -322,8 +324,10 @@ class GuardedGroup(TyperGroup):
 
     def _code(self, arguments: list[str], options: dict[str, Any]) -> int:
         try:
+            # In standalone mode, click would print errors and exit before they can be reported.
             result = super().main(arguments, standalone_mode=False, **options)
         except PipeClosed:
+            # The interpreter flushes stdout at exit, and would fail again there.
             silence(sys.stdout)
             return PIPE_CLOSED
         except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  (every error has a message)
@@ -346,6 +350,7 @@ class GuardedGroup(TyperGroup):
 def _report(error: BaseException, arguments: Sequence[str]) -> int:
     """Report an error, and return its exit code."""
     code, facts = _facts(error)
+    # Read from the words of the command line: a usage error comes before options have values.
     if "--traceback" in arguments:
         tell_traceback(error, whole=True)
     elif "--json" not in arguments and code in (FAILED, REFUSED):

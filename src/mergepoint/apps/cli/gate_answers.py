@@ -168,6 +168,7 @@ class Decider:
 
     def _asked(self, question: Question) -> Decision | None:
         halt = STOP_SIGNAL.get()
+        # Parallel gates ask from several threads, and the terminal has room for one question.
         with self._one:
             if halt is not None and halt.stopped:
                 return None
@@ -186,6 +187,7 @@ class Decider:
         return gate.capture_key is not None and feedback_read(self._tree, gate.capture_key)
 
     def _given(self, path: str) -> Any:
+        # The exact path first: it is more specific than a glob that matches too.
         for selector in sorted(self._answers, key=lambda selector: selector != path):
             try:
                 select(selector, [path])
@@ -235,6 +237,7 @@ def _chosen(question: Question, *, feedback: bool) -> Decision | None:
         given["feedback"] = _prompt("What should be different? (may be empty)")
     try:
         decision = Decision.of(given)
+        # Check now, while the person can correct it: the run would fail on an invalid edit.
         question.settled(decision)
     except StepError as error:
         tell(str(error), style="yellow")
@@ -314,6 +317,7 @@ def _edited(question: Question) -> dict[str, Any] | None:
 
 def _changed(text: str, what: str, extension: str) -> str | None:
     """Return a text changed in the person's editor, or typed on one line without an editor."""
+    # Without either variable, click would choose an editor that the person may not know.
     if os.environ.get("VISUAL") or os.environ.get("EDITOR"):
         found = click.edit(text, extension=extension)
         return None if found is None or found.strip() == text.strip() else found.rstrip("\n")

@@ -214,6 +214,7 @@ def tell_masked_items(items: Any, knobs: Mapping[str, Any]) -> None:
 
 def items_beside(recipe: Recipe) -> list[str]:
     """Return the file of example items next to a recipe's own file, in a list; or nothing."""
+    # A recipe that was made in Python has no document, and so no folder for examples.
     source = getattr(recipe.document, "source", "")
     file = Path(source).with_name(ITEMS_FILE) if source else None
     return [str(file)] if file is not None and file.is_file() else []
@@ -353,6 +354,7 @@ def _price(option: str) -> tuple[str, Price]:
 
 
 def _number(text: str) -> Any:
+    # Integers first: a number of calls must not become a float.
     for kind in (int, float):
         with contextlib.suppress(ValueError):
             return kind(text)
@@ -403,6 +405,7 @@ def _value(text: str) -> Any:
         return text
 
 
+# NaN and Infinity aren't JSON (RFC 8259), so that they stay text.
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(constant)
 
@@ -458,12 +461,14 @@ def _is_wide(block: Block) -> bool:
 def _dependence(tree: Node, path: str, block: Block) -> str | None:
     """Return why the children depend on each other, None if they are independent."""
     faults = check(with_overrides(tree, {path: {"parallel": True}}))
+    # Only problems that the change adds count: the tree may have others already.
     known = {str(fault) for fault in check(tree)}
     for fault in faults:
         if str(fault) not in known:
             return str(fault)
     if not _captures(block):
         return None
+    # The first child has no earlier sibling whose output it could read.
     for at, child in children(block, path)[1:]:
         for step_path, node in walk(child, at):
             if isinstance(node, Step) and node.reads is None:

@@ -149,6 +149,7 @@ def resume_command(
     except MergepointError:
         return None
     readable = True
+    # A journal of another version can't be read here, but its run can be resumed with options.
     try:
         recorded = read_invocation(run)
     except CommandError:
@@ -235,7 +236,8 @@ def model_settings(options: ModelOptions) -> ModelSettings:
 def split_address(url: str) -> tuple[str, str]:
     """Return the model and the address of a `--base-url`; the model is empty if not named."""
     name, separator, rest = url.partition("=http")
-    if not separator or "/" in name.partition(":")[2][:2]:  # The address itself has the "=".
+    # After "//", the "=" belongs to the address itself, for example to its query.
+    if not separator or "/" in name.partition(":")[2][:2]:
         return "", url
     return name, f"http{rest}"
 
@@ -251,6 +253,7 @@ def with_environment(options: Any) -> Any:
     """
     url = os.environ.get("OPENAI_API_BASE") or os.environ.get("OPENAI_BASE_URL") or ""
     named = map(_model_of, options.base_url)
+    # An option comes before the environment.
     known = any(not name or fnmatchcase(options.model, name) for name in named)
     is_url = url.startswith(("http://", "https://"))
     if known or not is_url or not options.model.startswith("openai:"):
@@ -275,6 +278,7 @@ def _read(data: Mapping[str, Any], folder: Path | None) -> Invocation:
     if data["format"] != FORMAT:
         raise ValueError(f"the format is {data['format']!r}, and this version reads {FORMAT!r}")
     known = {name: value for name, value in data.items() if name != "format"}
+    # JSON has no tuples, and values are compared with those of the command line.
     lists = {name: tuple(value) for name, value in known.items() if isinstance(value, list | tuple)}
     found = Invocation(**{**known, **lists})
     here = folder.resolve() if folder is not None else Path()

@@ -102,8 +102,10 @@ class Screen:
             console=self._console,
             get_renderable=self._draw,
             refresh_per_second=PER_SECOND,
+            # Cropped, not scrolled: rich can't redraw lines that have left the screen.
             vertical_overflow="crop",
             transient=self._transient,
+            # Output of others is printed above a view that stays; a transient one is hidden then.
             redirect_stdout=not self._transient,
             redirect_stderr=not self._transient,
         )
@@ -213,12 +215,14 @@ class LiveTree:
 
     def __rich__(self) -> RenderableType:
         """Return the content of this moment."""
+        # Rich draws in a thread of its own: all rows must be of the same moment.
         with self._progress.lock:
             now = self._progress.clock()
             notice = self._progress.notice
             room = self.console.size.height - _BESIDE_ROWS
             rows = [self._cells(row, now) for row in rows_for(self._progress.root, room)]
             head = self._head(now)
+        # Drawing is slow, and events wait for the lock: build the table without it.
         table = self._table(rows)
         if self.over:
             return Group(head, table)
@@ -413,6 +417,7 @@ class StagesView:
 
     def _sum(self) -> str:
         now = time.monotonic()
+        # Eight frames per second, but a sum over all records only twice.
         if now - self._looked > _SPENT:
             used = self.run.usage
             cost = "" if not used.known_cost else f", {money(used.known_cost)}"

@@ -63,6 +63,7 @@ def complete_sessions(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def complete_paths(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the paths of the calls in the run that the command line names."""
+    # An error would be printed into the command line that is being typed.
     try:
         known = _call_paths(str(ctx.params.get("run")), ctx.params)
     except (MergepointError, OSError, ValueError, KeyError, TypeError):
@@ -96,6 +97,7 @@ def _call_paths(run: str, params: Mapping[str, Any]) -> list[str]:
     if file.is_file():
         steps = json.loads(file.read_text(encoding="utf-8", errors="surrogatepass"))["steps"]
     else:
+        # A run in progress may have an incomplete last line; the first line is the header.
         steps = read_lines(file.with_name(JOURNAL), until_fault=True).values[1:]
     return list(dict.fromkeys(str(step["path"]) for step in steps))
 

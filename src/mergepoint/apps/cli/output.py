@@ -52,8 +52,8 @@ class EndedRun(MergepointError):
 
     Args:
         message: The message of the error that stopped it.
-        head: The first line for people.
-        details: Further lines for people.
+        head: The first line of the report.
+        details: Further lines of the report.
         facts: Further entries of the JSON form.
         resume: The command that resumes the run, None if a resume can't get further.
         dropped: Whether calls in progress were abandoned.
@@ -125,13 +125,14 @@ def told() -> Console:
             self.quiet = True
             raise BrokenPipeError
 
+    # A new console per line: tests and rich's live view replace sys.stderr.
     return _ShownConsole(file=sys.stderr, highlight=False)
 
 
 def tell(text: str | Text = "", *, style: str = "") -> None:
-    """Write a line to stderr; on a terminal long ones end between words.
+    """Write a line to stderr; on a terminal, long lines are wrapped between words.
 
-    One that holds a command is not broken, so that the command can be copied.
+    A line with a command is not wrapped, so that the command can be copied.
     """
     from rich.text import Text
 
@@ -142,7 +143,7 @@ def tell(text: str | Text = "", *, style: str = "") -> None:
 
 
 def tell_fact(label: str, text: str, *, style: str = "") -> None:
-    """Write a labelled line to stderr; on a terminal its further lines stand below the first."""
+    """Write a labeled line to stderr; on a terminal, further lines are aligned with the first."""
     from rich.table import Table
     from rich.text import Text
 
@@ -184,13 +185,14 @@ def silence(stream: TextIO) -> None:
 def put(text: str) -> None:
     """Write a line to stdout, with control and bidirectional characters as escapes.
 
-    Also to a file or pipe, since what is written there is shown on a terminal later.
+    Also to a file or pipe, since its content may be shown on a terminal later.
     """
     put_piece(text + "\n")
 
 
 def put_piece(text: str) -> None:
     """Write a piece of a line to stdout, as `put` writes a line."""
+    # A terminal may not be able to show every character: escape those instead of failing.
     encoding = sys.stdout.encoding or "utf-8"
     _write(printable(text).encode(encoding, "backslashreplace").decode(encoding))
 
@@ -249,6 +251,7 @@ def put_json_line(data: Mapping[str, Any]) -> None:
 def _write(text: str) -> None:
     try:
         sys.stdout.write(text)
+        # Flush each time: a reader of the pipe sees results early, and a closed pipe ends the run.
         sys.stdout.flush()
     except BrokenPipeError as error:
         raise PipeClosed from error
@@ -284,6 +287,7 @@ def clock(seconds: float | None) -> str:
     """Return a time in few characters: `0.12s`, `12.3s`, `4m05s`, `1h02m`."""
     if seconds is None:
         return ""
+    # The limits are those of rounding: 9.995 would be shown as 10.00s, 59.95 as 60.0s.
     if seconds < 9.995:
         return f"{seconds:.2f}s"
     if seconds < 59.95:

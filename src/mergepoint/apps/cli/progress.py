@@ -223,6 +223,7 @@ class Progress:
                 above.ended = self.clock()
 
     def _found(self, path: str) -> Part | None:
+        # Iterations are added when their first event comes: their number isn't known before.
         known = self._by_path.get(path)
         if known is not None or "/" not in path:
             return known

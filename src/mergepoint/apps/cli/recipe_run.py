@@ -187,6 +187,7 @@ class _Execution:
         except PipeClosed:
             raise
         except (Exception, KeyboardInterrupt) as error:
+            # Without a record there is nothing to resume: the error is about recipe or options.
             if not run.journal.records:
                 raise
             raise self._stopped(error) from error
@@ -331,6 +332,7 @@ class _Execution:
     def _report_stops(self, run: RecipeRun) -> None:
         """Report the limits that stopped stages, and the resume command with a larger limit."""
         stops = run.executor.stops.all if run.executor is not None else []
+        # The first stop of a limit in a stage explains the others, which follow from it.
         first = {(stop.rail, stop.stage_id): stop for stop in reversed(stops)}
         for stop in reversed(first.values()):
             tell(str(stop), style="yellow")

@@ -79,6 +79,7 @@ def run(
     from mergepoint.apps.cli.invocation import Invocation, with_environment
     from mergepoint.targets import find_target
 
+    # Blocks first: the recipe's file may name them.
     load_blocks(options.blocks)
     found = find_target(target)
     invocation = Invocation(target=target, **asdict(with_environment(options)))
@@ -158,6 +159,7 @@ def resume(
     found_run = runs.find_journal(run)
     is_of_recipe = is_recipe(found_run.tree())
     kind = "recipe" if is_of_recipe else "tree"
+    # Check before the target is loaded: it may have moved, and the message would be about that.
     _check_kind(found_run.name, kind, inputs, RecordedOptions(**given))
     named = {} if target is None else {"target": target}
     invocation = resumed(found_run, {**given, **named}, ignores=ignore_recorded)

@@ -60,7 +60,7 @@ class StoredRun:
 
     @property
     def place(self) -> str:
-        """Return the run's folder, or its id and the database, for people."""
+        """Return the run's folder, or its id and the database, for messages."""
         return str(self.folder or f"{self.run_id} in {self.store}")
 
     @property
@@ -179,6 +179,7 @@ class RunStore:
         from mergepoint.journal.file_journal import FileStore
 
         known = self.all(marks=marks)
+        # Names of runs come before paths: a folder of the same name must not hide a run.
         if run == LAST and known:
             return known[0]
         if run in [one.run_id for one in known]:
@@ -207,6 +208,7 @@ def check_run_id(run_id: str) -> None:
 
 def _make(folder: Path) -> None:
     try:
+        # Not `exist_ok`: of two runs with the same id, one must fail.
         folder.mkdir(parents=True)
     except FileExistsError:
         raise CommandError(f"{folder} already exists. Choose another --run-id or --out.") from None
@@ -290,6 +292,7 @@ class RunState:
         """Return the seconds in which calls ran, without pauses; None without calls."""
         if not self.records:
             return None
+        # Parallel calls count once, and the pause before a resume not at all.
         total, end = 0.0, 0.0
         for one in sorted(self.records, key=lambda record: record.started):
             total += max(0.0, one.ended - max(one.started, end))
@@ -419,6 +422,7 @@ def _read(run: StoredRun) -> RunState:
     going = run.store.held(run.run_id)
     header, records = run.store.read(run.run_id)
     transcript = None if file is None else read_transcript(file)
+    # A resume that was killed leaves the transcript of the run before it: the journal counts.
     if transcript is None or not agrees(transcript, records):
         transcript = transcript_of(header, records)
     status = "running" if going else _status(transcript)

@@ -87,6 +87,7 @@ def _put_table(rows: Sequence[Row], stories: Sequence[str]) -> None:
     """Write the rows; on a terminal, the story of a run is on a line of its own."""
     from mergepoint.apps.cli.output import columns, put, put_row
 
+    # Columns without a value have no room, such as the cost of offline runs.
     shown = [column for column in range(len(_HEAD)) if any(row[column] for row in rows[1:])]
     widths = {column: max(len(row[column]) for row in rows) for column in shown}
     room = columns()
@@ -256,6 +257,7 @@ def put_records(
     width = 0
     for lines in _looks(tail, follow=follow, pause=pause):
         records = lines
+        # The first line is the header, from which the paths' width is known before any record.
         if lines and lines[0][0] == 1:
             width = min(_WIDEST_PATH, max(map(len, check_first("the journal", lines[0][1]))))
             records = lines[1:][-last:] if last else []

@@ -83,6 +83,7 @@ def show(
     from mergepoint.journal.transcript import read_transcript
 
     runs = stored.open()
+    # Runs come before workflows and files of the same name: their ids are unique.
     found = runs.lookup(run)
     if found is None and path is None and run != LAST and not is_file(Path(run)):
         _show_workflow(run, runs, knob, blocks, json=json)
@@ -238,6 +239,7 @@ def _candidates(transcript: Transcript, path: str) -> list[str]:
     if path in known:
         return []
     ending = [call for call in known if call.endswith(f"/{path}")]
+    # A loop's or block's path is no call, but the person may mean one in it.
     inside = [call for call in known if f"/{path}/" in f"/{call}"]
     if len(ending) > 1:
         return [f"{path!r} matches {len(ending)} calls. Use a longer path:", *ending]

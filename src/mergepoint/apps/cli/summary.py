@@ -61,6 +61,7 @@ def spent_now(transcript: Transcript, run: StoredRun, before: int) -> Spent:
     """Return the calls that this process paid in a run that had `before` records."""
     from mergepoint.journal.usage import usage_of
 
+    # The journal is append-only: what this process wrote comes after the `before` records.
     new = run.store.read(run.run_id)[1][before:]
     live = [one for one in new if one.source == "live" and one.kind in ("step", "inner")]
     answered = sum(one.answered for one in live)
@@ -98,6 +99,7 @@ def raised_budget(now: Invocation, error: BudgetExceeded) -> Invocation:
 
     The limit is at least doubled. A limit in the tree is set for its node.
     """
+    # Doubled, so that a pasted command doesn't stop at the next call again.
     needed = max(2 * error.limit, error.spent + error.held + error.wanted)
     whole = error.kind in ("calls", "tokens")
     limit = f"{ceil(needed)}" if whole else f"{ceil(needed * 1e4) / 1e4:g}"
@@ -124,6 +126,7 @@ def usage_rows(used: Mapping[str, Usage]) -> list[str]:
         (labels[path], f"{usage.calls:,}", f"{usage.total_tokens:,}", cost_of(usage))
         for path, usage in shown.items()
     ]
+    # The heading is a row too, so that it counts for the widths.
     cells.insert(0, ("", "calls", "tokens", "cost"))
     widths = [max(len(row[column]) for row in cells) for column in range(4)]
     rows = [
@@ -152,6 +155,7 @@ def put_result(tree: Node, transcript: Transcript) -> None:
     if transcript.text:
         put_prose(transcript.text)
         return
+    # A single output is printed without its name, so that it can be piped.
     results = _results(tree, transcript.outputs)
     if len(results) == 1:
         put_prose(_text(next(iter(results.values()))))
@@ -208,6 +212,7 @@ def _tell_outputs(tree: Node, transcript: Transcript) -> None:
     shown = dict(list(results.items())[:_OUTPUTS_SHOWN])
     label = "outputs"
     for key, value in shown.items():
+        # A result of many lines isn't shown twice.
         same = bool(transcript.text) and value == transcript.text
         _line(label, f"{key}: {'the result above' if same else _text(value)}", fold=True)
         label = ""

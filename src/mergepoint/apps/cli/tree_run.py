@@ -111,6 +111,7 @@ def resolve_model_or_refuse(
         return resolve_model(model, base_url=settings.address(model))
     except MergepointError as error:
         raise CommandError(f"{where}{error}") from error
+    # A model's package can raise anything, for example for a missing key.
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise CommandError(f"{where}Can't create model {model!r}: {reason}") from error
@@ -122,6 +123,7 @@ def answered_calls(records: Iterable[CallRecord], tree: Node) -> Counter[str]:
     Answers in which something was masked don't count: a resume repeats these calls.
     """
     steps = {path for path, node in walk(tree) if isinstance(node, Step)}
+    # A set: a path can have several records, and its answer counts once.
     paths = {
         record.path
         for record in records
@@ -160,7 +162,7 @@ def calls_by_model(
             left = max(0, times - answered.get(path, 0))
             name = with_address(identity(answering, node.params), settings)
             calls[name] += left * most_model_calls(node)
-    return +calls
+    return +calls  # without models of which no call is left
 
 
 def unrolled(
@@ -238,6 +240,7 @@ def run_job(job: TreeJob, *, quiet: bool) -> Finished:
     _draw(job.tree, run)
     progress = Progress(job.tree)
     started = time.monotonic()
+    # Functions of the tree may print, and stdout is for the result only.
     with contextlib.redirect_stdout(sys.stderr), tree_view(progress, quiet=quiet) as view:
         decider = Decider(job.answers, tree=job.tree, asks=can_ask(), aside=view.aside)
         recorder = _recorder(view, decider)
@@ -255,6 +258,7 @@ def run_job(job: TreeJob, *, quiet: bool) -> Finished:
                 progress.stop()
             elif not isinstance(error, GateOpen):
                 progress.fail((context.error or {}).get("path", ""))
+            # Nothing has run yet: the error is about the tree or its journal, not about a call.
             if isinstance(error, TreeError) or not context.turns:
                 raise
             stop = _Stop(error, context, run, job, decider, before, dropped=len(presses) > 1)
@@ -430,6 +434,7 @@ def _stoppable(progress: Progress, presses: list[int], decider: Decider) -> Iter
         yield
         return
 
+    # A signal, because its handler runs in the main thread, which must raise KeyboardInterrupt.
     drop = threading.Timer(GRACE, os.kill, (os.getpid(), signal.SIGINT))
     drop.daemon = True
 

@@ -175,6 +175,7 @@ def check(
 
     load_blocks(blocks)
     found = []
+    # Every target is checked, so that one run of the command lists all problems.
     for target in targets:
         try:
             size, problem = _size(target), ""
