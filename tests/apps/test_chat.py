@@ -176,7 +176,7 @@ def test_options_that_cannot_be_are_refused() -> None:
     """Unknown runners, missing files and folders without skills, before anything is begun."""
     assert "'bash' is not one of 'bubblewrap'" in command("chat", "--runner", "bash").err
     assert "the file doesn't exist" in command("chat", "--file", "gone.csv").err
-    assert "there is no skill here" in command("chat", "--skills", ".").err
+    assert "no skill found" in command("chat", "--skills", ".").err
     assert not Path("sessions").exists()
 
 

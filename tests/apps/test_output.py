@@ -19,9 +19,9 @@ from mergepoint.apps.cli.output import (
     printable,
     put,
     put_prose,
+    stderr_console,
     tell,
     tell_fact,
-    told,
 )
 
 
@@ -87,7 +87,7 @@ def test_whatever_a_console_is_given_is_safe(
     hostile = "a\x1b]0;owned\x07\x9b31mb\u202ec"
     table = Table.grid()
     table.add_row(hostile)
-    console = told()
+    console = stderr_console()
     assert console.is_terminal == terminal
     for one in (Text(hostile), table, Syntax(hostile, "python"), hostile):
         console.print(one)

@@ -125,7 +125,7 @@ def converse(setup: ChatSetup, *, resume: str | None = None, messages: Sequence[
     turns, place = setup.turns(), sessions_at(setup.sessions)
     if not setup.quiet:
         _report_runner(setup.runner)
-    memory = _opened(place, resume)
+    memory = _open_session(place, resume)
     if not setup.quiet:
         tell(f"session {memory.session_id}, {setup.about}; /help lists commands", style="dim")
     with warnings.catch_warnings():
@@ -149,29 +149,29 @@ def _chat(chat: Chat, place: Sessions, skills: SkillLibrary) -> None:
     continues = chat.begin()
     while continues:
         try:
-            line = chat.input.said()
+            line = chat.input.next_message()
         # Ctrl-C cancels turns, so at the prompt it must not end the whole chat by accident.
         except KeyboardInterrupt:
             tell("\nTo leave: Ctrl-D or /quit", style="dim")
             continue
         if line is None:
             break
-        said = SlashCommands(chat.memory, place, skills).of(line)
-        if said.leave:
+        effect = SlashCommands(chat.memory, place, skills).of(line)
+        if effect.leave:
             break
-        if said.session is not None:
+        if effect.session is not None:
             try:
-                chat.memory = _opened(place, said.session or None)
+                chat.memory = _open_session(place, effect.session or None)
             except SessionError as error:
                 tell(str(error), style="yellow")
                 continue
             tell(f"session {chat.memory.session_id}", style="dim")
             continues = chat.begin()
-        elif said.say:
-            continues = chat.say(said.say)
+        elif effect.say:
+            continues = chat.say(effect.say)
 
 
-def _opened(place: Sessions, resume: str | None) -> SessionMemory:
+def _open_session(place: Sessions, resume: str | None) -> SessionMemory:
     """Open a session by its id, or start a new one."""
     if resume is None:
         return place.create()
@@ -228,82 +228,82 @@ class Chat:
         self.memory.refresh()
         left = self.memory.unfinished
         if left is None:
-            return self._again()
+            return self._retry_failed()
         tell(f"Turn {left.turn} has no answer yet: {left.content}")
         self.view.new_turn(self._records(left.turn))
         waits = pending(self.turns, self.memory)
         if waits is not None:
-            return self._settled(waits)
-        return self._went(go_on(self.turns, self.memory, listeners=self.listeners))
+            return self._finish_turn(waits)
+        return self._run_turn(go_on(self.turns, self.memory, listeners=self.listeners))
 
-    def _again(self) -> bool:
+    def _retry_failed(self) -> bool:
         """Retry a failed turn, unless a message is sent; return whether the chat continues."""
         failed = failed_turn(self.memory)
         if failed is None:
             return True
-        if self.input.only_given:
+        if self.input.is_scripted:
             tell(f"Turn {failed.turn} failed and has no answer. To retry it, omit -m.")
             return True
         tell(f"Retrying turn {failed.turn}, which failed: {failed.content}")
         self.view.new_turn(self._records(failed.turn))
-        return self._went(go_on(self.turns, self.memory, listeners=self.listeners))
+        return self._run_turn(go_on(self.turns, self.memory, listeners=self.listeners))
 
     def say(self, text: str) -> bool:
         """Send a message and finish its turn; return whether the chat continues."""
         self.view.new_turn()
-        return self._went(say(self.turns, self.memory, text, listeners=self.listeners))
+        return self._run_turn(say(self.turns, self.memory, text, listeners=self.listeners))
 
     def _records(self, turn: int) -> Sequence[CallRecord]:
         runs, run = self.memory.runs(), run_of(self.memory, turn)
         return runs.read(run)[1] if runs.has(run) else ()
 
-    def _went(self, turn: Coroutine[Any, Any, TurnResult]) -> bool:
+    def _run_turn(self, turn: Coroutine[Any, Any, TurnResult]) -> bool:
         try:
-            with self.view.turning():
-                came = run_sync(turn)
+            with self.view.shown():
+                outcome = run_sync(turn)
         except KeyboardInterrupt:
             self.view.interrupted()
-            self._cancelled()
+            self._report_cancel()
             return True
         except Exception as error:  # noqa: BLE001  (a model or a program can raise anything)
             self.view.interrupted()
-            self._failed(error)
+            self._report_failure(error)
             return True
-        return self._settled(came)
+        return self._finish_turn(outcome)
 
-    def _settled(self, came: TurnResult) -> bool:
+    def _finish_turn(self, outcome: TurnResult) -> bool:
         """Print an answer, or ask for a decision and continue."""
-        if isinstance(came, Reply):
-            self.view.answered(came.text)
+        if isinstance(outcome, Reply):
+            self.view.answered(outcome.text)
             # After the answer is shown: the person doesn't wait for it.
             learn_facts(self.memory)
             return True
         try:
-            answered = ask(came, self.input)
+            answered = ask(outcome, self.input)
         except KeyboardInterrupt:
             tell()
             answered = None
         if answered is None or answered.act == "cancel":
             cancel(self.memory)
-            self._cancelled(asked=answered is not None)
+            self._report_cancel(asked=answered is not None)
             return True
         if answered.act == "later":
             self.code = OPEN
             return False
         try:
-            decide(self.turns, self.memory, answered.decision, to=came.key)
+            decide(self.turns, self.memory, answered.decision, to=outcome.key)
         except StepError as error:
             tell(str(error), style="yellow")
-            return self._settled(came)
-        return self._went(go_on(self.turns, self.memory, listeners=self.listeners))
+            return self._finish_turn(outcome)
+        return self._run_turn(go_on(self.turns, self.memory, listeners=self.listeners))
 
-    def _cancelled(self, *, asked: bool = False) -> None:
+    def _report_cancel(self, *, asked: bool = False) -> None:
         tell("Canceled. Nothing of it will be run.", style="yellow")
         # A person has seen it; a script learns it from the exit code.
         if not asked and not self.input.person:
             self.code = INTERRUPTED
 
-    def _failed(self, error: Exception) -> None:
+    def _report_failure(self, error: Exception) -> None:
         tell_traceback(error, whole=self.whole_tracebacks)
         path = getattr(error, "pipeline_path", "")
         where = f" at {path}" if path else ""

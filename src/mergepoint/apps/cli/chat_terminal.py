@@ -28,8 +28,8 @@ from mergepoint.apps.cli.output import (
     printable,
     put_piece,
     put_prose,
+    stderr_console,
     tell,
-    told,
 )
 from mergepoint.apps.cli.progress import Progress
 from mergepoint.core.paths import ITERATION
@@ -73,11 +73,11 @@ class ChatInput:
                 import readline  # noqa: F401  (input() has keys and history with it)
 
     @property
-    def only_given(self) -> bool:
+    def is_scripted(self) -> bool:
         """Whether all messages are from the command line, and no line is read."""
         return self._only
 
-    def said(self) -> str | None:
+    def next_message(self) -> str | None:
         """Return the next message, None at the end. Raises KeyboardInterrupt."""
         if self._only:
             return self._messages.pop(0) if self._messages else None
@@ -109,27 +109,27 @@ class ChatInput:
 
 
 @dataclass(frozen=True, slots=True)
-class PersonsAnswer:
+class UserAnswer:
     """The answer of a person: a decision, or to cancel the turn, or to decide later."""
 
     act: Literal["decide", "cancel", "later"]
     decision: Any = None
 
 
-def ask(pending: Pending, lines: ChatInput) -> PersonsAnswer:
+def ask(pending: Pending, lines: ChatInput) -> UserAnswer:
     """Show a question and ask until there is an answer; the end of the input means "later"."""
     show(pending)
     while True:
         said = lines.answer(_WORDS)
         if said is None:
-            return PersonsAnswer("later")
+            return UserAnswer("later")
         word, _, rest = said.partition(" ")
         choice = _CHOICES.get(word.lower())
         if choice in ("cancel", "later"):
-            return PersonsAnswer("cancel" if choice == "cancel" else "later")
+            return UserAnswer("cancel" if choice == "cancel" else "later")
         decision = _decision(choice, rest.strip(), pending, lines)
         if decision is not None:
-            return PersonsAnswer("decide", decision)
+            return UserAnswer("decide", decision)
 
 
 def _decision(choice: str | None, rest: str, pending: Pending, lines: ChatInput) -> Any:
@@ -166,7 +166,7 @@ def show(pending: Pending) -> None:
 
 def show_code(code: str) -> None:
     """Show Python on stderr, in colours on a terminal."""
-    console = told()
+    console = stderr_console()
     shown = printable(code.rstrip().expandtabs(4))
     if not console.is_terminal:
         for line in shown.splitlines():
@@ -283,7 +283,7 @@ class TurnView:
         self.progress.note_records(records)
 
     @contextlib.contextmanager
-    def turning(self) -> Iterator[None]:
+    def shown(self) -> Iterator[None]:
         """Show a turn while it runs."""
         self._streamed, self._pending, self._flow = "", "", WrappedText()
         console = None if self._quiet else live_console()
@@ -294,13 +294,13 @@ class TurnView:
         # Transient: the question or the answer that follows stands alone on the terminal.
         self._screen = Screen(console, lambda: tree, transient=True)
         try:
-            with self._screen, self._stop_shown():
+            with self._screen, self._show_stopping():
                 yield
         finally:
             self._screen, self._stopping, self.progress.notice = None, False, ""
 
     @contextlib.contextmanager
-    def _stop_shown(self) -> Iterator[None]:
+    def _show_stopping(self) -> Iterator[None]:
         """Show after Ctrl-C that a call in progress is finishing, since that can take long."""
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -327,7 +327,7 @@ class TurnView:
             self._flow.put(event.text)
             self._streamed += event.text
         elif event.kind == "end" and event.of == "call":
-            self._pending = _line_of(names, event.text, clock(time.monotonic() - self._began))
+            self._pending = _step_line(names, event.text, clock(time.monotonic() - self._began))
             if names[-1] == "execute":
                 self._line(self._pending)
         elif event.kind == "end" and event.of == "gate":  # a rule decided, without a person
@@ -376,7 +376,7 @@ def _attempt(names: list[str]) -> str:
     return f" (attempt {number})" if number > 1 else ""
 
 
-def _line_of(names: list[str], text: str, seconds: str) -> str:
+def _step_line(names: list[str], text: str, seconds: str) -> str:
     """Return the line that summarizes a step."""
     try:
         value = json.loads(text) if names[-1] in ("plan", "execute") else text

@@ -111,7 +111,7 @@ def option(*names: str, help: str, **more: Any) -> Option:  # noqa: A002  (typer
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class OnlySet:
     """Marks a parameter that takes the options of a dataclass which were set, by name.
 
     For an option that was not set there is no entry, so that a recorded value stays.
@@ -197,7 +197,7 @@ def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Return a command as typer takes it: a parameter for each option.
 
     A parameter whose type is a dataclass of options becomes an option for each field; one that is
-    marked with `Given` too, and gets a mapping. Tuples are lists for typer.
+    marked with `OnlySet` too, and gets a mapping. Tuples are lists for typer.
     """
     hints = get_type_hints(command, include_extras=True)
     shown: list[inspect.Parameter] = []
@@ -205,7 +205,7 @@ def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for name, parameter in inspect.signature(command).parameters.items():
         hint = hints[name]
         marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
-        given = next((mark for mark in marks if isinstance(mark, Given)), None)
+        given = next((mark for mark in marks if isinstance(mark, OnlySet)), None)
         if given is not None:
             groups[name] = (given.options, True)
             shown += _parameters(given.options, keeps=False)
@@ -220,10 +220,10 @@ def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def call(**values: Any) -> Any:
         values.pop(_HELP_ALL.name, None)
-        for name, (kind, only_given) in groups.items():
+        for name, (kind, only_set) in groups.items():
             taken = {one.name: _frozen(values.pop(one.name)) for one, _, _ in declared(kind)}
             given = {key: value for key, value in taken.items() if not is_unset(value)}
-            values[name] = given if only_given else kind(**taken)
+            values[name] = given if only_set else kind(**taken)
         return command(**values)
 
     if any(_panel_of(one) not in ("", COMMON) for one in shown):

@@ -27,7 +27,7 @@ from mergepoint.tree.validate import feedback_read
 
 # A name can contain "=" too, so the value starts at the last "=" with a valid value after it.
 _ANSWER = re.compile(r"(?P<path>.+?)=(?P<value>[a-z]+|\{.*\})", re.DOTALL)
-_MOMENT = 0.1  # seconds
+_POLL_SECONDS = 0.1  # seconds
 _CHOICES: Final = {"a": "approve", "e": "edit", "r": "reject", "l": "later"}
 
 
@@ -63,8 +63,8 @@ def check_new_answers(
         except LookupError:
             continue
         gates = [path for path, node in walk(tree) if isinstance(node, Gate)]
-        fitting = select(of_first_iterations(selector), gates)
-        if selector in decided or all(path in decided and _once(path) for path in fitting):
+        matching = select(of_first_iterations(selector), gates)
+        if selector in decided or all(path in decided and _once(path) for path in matching):
             named |= dict.fromkeys(paths, answer)
     try:
         check_answers(records, named)
@@ -84,9 +84,9 @@ def pending_answers(typed: Sequence[str], decided: Collection[str], tree: Node) 
     needed = []
     for text in typed:
         path, _ = _answer(text)
-        fitting = select(of_first_iterations(path), gates)
+        matching = select(of_first_iterations(path), gates)
         # A glob can match the gate of a later iteration too, so it stays while a loop has one.
-        recorded = path in decided or all(one in decided and _once(one) for one in fitting)
+        recorded = path in decided or all(one in decided and _once(one) for one in matching)
         if not recorded:
             needed.append(text)
     return needed
@@ -116,7 +116,7 @@ def _answer(text: str) -> tuple[str, Any]:
     return found["path"], answer
 
 
-class Later(Exception):
+class DecideLater(Exception):
     """A person decides later."""
 
 
@@ -141,13 +141,13 @@ class Decider:
         self._tree = tree
         self._asks = asks
         self._aside = aside
-        self._one = threading.Lock()
+        self._lock = threading.Lock()
 
     def __call__(self, question: Question) -> Any:
         """Return the answer to a question. Raises GateOpen if there is none."""
-        found = self._given(question.path)
+        found = self._find_answer(question.path)
         if found is None and self._asks:
-            found = self._asked(question)
+            found = self._ask_person(question)
         if found is None:
             self.open.append(question)
             raise GateOpen([question])
@@ -166,11 +166,11 @@ class Decider:
                 return answer
         return None
 
-    def _asked(self, question: Question) -> Decision | None:
-        halt = STOP_SIGNAL.get()
+    def _ask_person(self, question: Question) -> Decision | None:
+        stop_signal = STOP_SIGNAL.get()
         # Parallel gates ask from several threads, and the terminal has room for one question.
-        with self._one:
-            if halt is not None and halt.stopped:
+        with self._lock:
+            if stop_signal is not None and stop_signal.stopped:
                 return None
             self.asking = True
             try:
@@ -186,7 +186,7 @@ class Decider:
         gate = find(self._tree, of_first_iterations(path))
         return gate.capture_key is not None and feedback_read(self._tree, gate.capture_key)
 
-    def _given(self, path: str) -> Any:
+    def _find_answer(self, path: str) -> Any:
         # The exact path first: it is more specific than a glob that matches too.
         for selector in sorted(self._answers, key=lambda selector: selector != path):
             try:
@@ -217,19 +217,19 @@ def ask(question: Question, *, feedback: bool = True) -> Decision | None:
         tell(line)
     try:
         while True:
-            decision = _chosen(question, feedback=feedback)
+            decision = _read_decision(question, feedback=feedback)
             if decision is not None:
                 return decision
-    except Later:
+    except DecideLater:
         return None
 
 
-def _chosen(question: Question, *, feedback: bool) -> Decision | None:
+def _read_decision(question: Question, *, feedback: bool) -> Decision | None:
     """Return the decision, None if the question must be repeated. Raises Later."""
     choice = _prompt("[a]pprove, [e]dit, [r]eject, or decide [l]ater")
     word = _CHOICES.get((choice or "l")[:1].lower())
     if word == "later":
-        raise Later
+        raise DecideLater
     given = _edited(question) if word == "edit" else {"decision": word}
     if given is None or word is None:
         return None
@@ -271,14 +271,14 @@ def question_lines(question: Question) -> list[str]:
         lines += [f"    {line}" for line in str(message.text).splitlines()]
     said = [str(message.text) for message in kept.messages]
     for key, value in kept.outputs.items():
-        shown = "the text above" if _is_said(value, said) else _text(value)
+        shown = "the text above" if _is_shown(value, said) else _text(value)
         first, *others = shown.splitlines() or [""]
         lines.append(f"  {key}: {first}")
         lines += [f"    {line}" for line in others]
     return lines
 
 
-def _is_said(value: Any, texts: Sequence[str]) -> bool:
+def _is_shown(value: Any, texts: Sequence[str]) -> bool:
     """Return whether one of the texts is the value, or the JSON of it that a step wrote.
 
     Values are compared, not hashed: an output can be any JSON.
@@ -329,19 +329,19 @@ def _prompt(words: str) -> str:
 
     It waits in small steps, since Ctrl-C doesn't reach a gate in another thread.
     """
-    halt = STOP_SIGNAL.get()
+    stop_signal = STOP_SIGNAL.get()
     sys.stderr.write(f"{printable(words)}: ")
     sys.stderr.flush()
-    while not _typed():
-        if halt is not None and halt.stopped:
+    while not _line_ready():
+        if stop_signal is not None and stop_signal.stopped:
             tell()
-            raise Later
+            raise DecideLater
     return sys.stdin.readline().strip()
 
 
-def _typed() -> bool:
+def _line_ready() -> bool:
     """Return whether the terminal has a line, after a moment."""
     try:
-        return bool(select_ready([sys.stdin], [], [], _MOMENT)[0])
+        return bool(select_ready([sys.stdin], [], [], _POLL_SECONDS)[0])
     except (OSError, ValueError):  # stdin isn't a file that select can watch
         return True

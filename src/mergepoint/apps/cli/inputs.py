@@ -212,7 +212,7 @@ def tell_masked_items(items: Any, knobs: Mapping[str, Any]) -> None:
         )
 
 
-def items_beside(recipe: Recipe) -> list[str]:
+def example_items(recipe: Recipe) -> list[str]:
     """Return the file of example items next to a recipe's own file, in a list; or nothing."""
     # A recipe that was made in Python has no document, and so no folder for examples.
     source = getattr(recipe.document, "source", "")

@@ -20,7 +20,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from mergepoint.apps.cli.output import clock, count, money, printable, tell, told
+from mergepoint.apps.cli.output import clock, count, money, printable, stderr_console, tell
 from mergepoint.apps.cli.progress import Part, Progress, Row, rows_for
 from mergepoint.engine.callbacks import Event
 from mergepoint.tree.nodes import Gate, Loop
@@ -75,7 +75,7 @@ _MARK_STYLES = {
     "skipped": "yellow",
 }
 _WIDE = 60  # columns; a narrower terminal has no room for the model
-_BESIDE_ROWS = 2  # the bar, and the line of notices
+_OTHER_ROWS = 2  # the bar, and the line of notices
 BAR = 40  # columns
 _SPENT = 0.5  # seconds between two reads of the usage, which sums up the whole journal
 
@@ -138,7 +138,7 @@ class Screen:
 
 def live_console() -> Console | None:
     """Return the terminal for a live view, None if stderr isn't one."""
-    console = told()
+    console = stderr_console()
     return console if console.is_terminal and not console.is_dumb_terminal else None
 
 
@@ -219,7 +219,7 @@ class LiveTree:
         with self._progress.lock:
             now = self._progress.clock()
             notice = self._progress.notice
-            room = self.console.size.height - _BESIDE_ROWS
+            room = self.console.size.height - _OTHER_ROWS
             rows = [self._cells(row, now) for row in rows_for(self._progress.root, room)]
             head = self._head(now)
         # Drawing is slow, and events wait for the lock: build the table without it.
@@ -350,7 +350,7 @@ class StagesView:
     best: float | None = None
     _screen: Screen | None = None
     _began: float = field(default_factory=time.monotonic)
-    _looked: float = 0.0
+    _summed_at: float = 0.0
     _spent: str = ""
 
     def note(self, stage_id: str, thing: Thing) -> None:
@@ -418,11 +418,11 @@ class StagesView:
     def _sum(self) -> str:
         now = time.monotonic()
         # Eight frames per second, but a sum over all records only twice.
-        if now - self._looked > _SPENT:
+        if now - self._summed_at > _SPENT:
             used = self.run.usage
             cost = "" if not used.known_cost else f", {money(used.known_cost)}"
             self._spent = f"{count(used.calls, 'call')}, {used.total_tokens:,} tokens{cost}"
-            self._looked = now
+            self._summed_at = now
         best = "" if self.best is None else f", best score {self.best:g}"
         return f"{self._spent}{best}, {clock(now - self._began)}"
 

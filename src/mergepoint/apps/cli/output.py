@@ -105,7 +105,7 @@ LABEL = 13  # columns of a label
 _COMMAND = re.compile(r"\b(?:mergepoint [a-z]|pip install )")
 
 
-def told() -> Console:
+def stderr_console() -> Console:
     """Return a console on stderr that shows control characters instead of obeying them.
 
     It lets a broken pipe out: one place decides what it means.
@@ -137,7 +137,7 @@ def tell(text: str | Text = "", *, style: str = "") -> None:
     from rich.text import Text
 
     line = text if isinstance(text, Text) else Text(printable(text), style=style)
-    console = told()
+    console = stderr_console()
     with _gone_quietly():
         console.print(line, soft_wrap=not console.is_terminal or _holds_command(line.plain))
 
@@ -147,7 +147,7 @@ def tell_fact(label: str, text: str, *, style: str = "") -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console = told()
+    console = stderr_console()
     value = Text(printable(text), style=style)
     if not console.is_terminal or _holds_command(text):
         tell(Text.assemble((f"{printable(label):<{LABEL}}", "dim"), value))

@@ -229,10 +229,10 @@ class Progress:
             return known
         above = self._found(path.rpartition("/")[0])
         if above is not None and isinstance(above.node, Loop):
-            self._go_on(above, above.node, path)
+            self._add_iterations(above, above.node, path)
         return self._by_path.get(path)
 
-    def _go_on(self, part: Part, loop: Loop, path: str) -> None:
+    def _add_iterations(self, part: Part, loop: Loop, path: str) -> None:
         """Add the iterations of a loop up to the one at a path, if it is one."""
         numbers = range(len(part.parts) + 1, loop.max_iterations + 1)
         later = [join(part.path, iteration_name(number)) for number in numbers]
@@ -348,22 +348,22 @@ class Row:
 def rows_for(root: Part, room: int) -> list[Row]:
     """Return the lines of a tree, at most `room` of them (at least one)."""
     room = max(1, room)
-    whole = _take(_opened(root, "", math.inf, compact=False), room + 1)
+    whole = _take(_open_rows(root, "", math.inf, compact=False), room + 1)
     if len(whole) <= room:
         return whole
     rows: list[Row] = []
     for limit in _LIMITS:
-        rows = list(_opened(root, "", limit, compact=True))
+        rows = list(_open_rows(root, "", limit, compact=True))
         if len(rows) <= room:
             return rows
-    return _around(rows, room)
+    return _rows_near_focus(rows, room)
 
 
 def _take(rows: Iterator[Row], count: int) -> list[Row]:
     return [row for row, _ in zip(rows, range(count), strict=False)]
 
 
-def _opened(part: Part, guide: str, limit: float, *, compact: bool) -> Iterator[Row]:
+def _open_rows(part: Part, guide: str, limit: float, *, compact: bool) -> Iterator[Row]:
     """Yield the row of an open part, and the rows below it."""
     yield Row(guide, part.phase, part)
     inner = guide.replace("├─ ", "│  ").replace("└─ ", "   ")
@@ -375,7 +375,7 @@ def _opened(part: Part, guide: str, limit: float, *, compact: bool) -> Iterator[
         elif compact and item.phase in ("done", "skipped", "waiting"):
             yield Row(branch, item.phase, item)
         else:
-            yield from _opened(item, branch, limit, compact=compact)
+            yield from _open_rows(item, branch, limit, compact=compact)
 
 
 def _items(parts: Sequence[Part], limit: float) -> list[Part | tuple[Phase, str]]:
@@ -397,7 +397,7 @@ def _items(parts: Sequence[Part], limit: float) -> list[Part | tuple[Phase, str]
     return items
 
 
-def _around(rows: list[Row], room: int) -> list[Row]:
+def _rows_near_focus(rows: list[Row], room: int) -> list[Row]:
     """Return the rows near the failed or running call, with a note about the others."""
     if room < 3:
         return rows[:room]

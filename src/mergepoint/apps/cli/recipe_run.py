@@ -11,8 +11,8 @@ import typer
 
 from mergepoint.apps.cli.gate_answers import can_ask
 from mergepoint.apps.cli.inputs import (
+    example_items,
     items_again,
-    items_beside,
     origin_of,
     read_budget,
     read_items,
@@ -97,7 +97,7 @@ def new_recipe_job(
     if options.run_id is not None:
         check_run_id(options.run_id)
     files, recipe = list(options.items), _recipe_of(target)
-    if not items and not files and (files := items_beside(recipe)):
+    if not items and not files and (files := example_items(recipe)):
         tell(f"No items are set. Using the example's items: {files[0]}")
     return RecipeJob(
         invocation=invocation,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mergepoint.apps.cli.framework import SAVING, Given, names_for, option
+from mergepoint.apps.cli.framework import SAVING, OnlySet, names_for, option
 from mergepoint.apps.cli.options import (
     InputOptions,
     JournalArgument,
@@ -131,7 +131,7 @@ def resume(
     ] = None,
     *,
     inputs: InputOptions,
-    given: Annotated[Mapping[str, Any], Given(RecordedOptions)],
+    given: Annotated[Mapping[str, Any], OnlySet(RecordedOptions)],
     ignore_recorded: Annotated[
         bool,
         option(

@@ -419,21 +419,21 @@ def _read(run: StoredRun) -> RunState:
         status = _status(written)
         return RunState(run=run, status=status, transcript=written, records=written.everything)
     # Check first: a run that finishes just now is shown as running, with all its records.
-    going = run.store.held(run.run_id)
+    is_running = run.store.held(run.run_id)
     header, records = run.store.read(run.run_id)
     transcript = None if file is None else read_transcript(file)
     # A resume that was killed leaves the transcript of the run before it: the journal counts.
     if transcript is None or not agrees(transcript, records):
         transcript = transcript_of(header, records)
-    status = "running" if going else _status(transcript)
+    status = "running" if is_running else _status(transcript)
     return RunState(
         run=run, status=status, transcript=transcript, records=records, meta=dict(header.meta)
     )
 
 
-def all_runs(homes: RunStore, *, most: int | None = None) -> Iterator[RunState | Unreadable]:
+def all_runs(runs: RunStore, *, most: int | None = None) -> Iterator[RunState | Unreadable]:
     """Yield all runs, newest first."""
-    for run in homes.all()[:most]:
+    for run in runs.all()[:most]:
         try:
             yield read_run(run)
         except (MergepointError, OSError) as error:

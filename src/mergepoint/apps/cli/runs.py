@@ -79,7 +79,7 @@ def list_runs(
         return
     _put_table(
         [_HEAD, *(_readable(run, _row) for run in found)],
-        [_readable(run, _story) for run in found],
+        [_readable(run, _summary) for run in found],
     )
 
 
@@ -171,7 +171,7 @@ def _row(run: RunState | Unreadable) -> Row:
     )
 
 
-def _story(run: RunState | Unreadable) -> str:
+def _summary(run: RunState | Unreadable) -> str:
     """Return the first words of the input, and of the result or the error."""
     from mergepoint.apps.cli.output import brief
     from mergepoint.apps.cli.run_store import RunState
@@ -255,7 +255,7 @@ def put_records(
     from mergepoint.journal.journal_check import check_first
 
     width = 0
-    for lines in _looks(tail, follow=follow, pause=pause):
+    for lines in _new_lines(tail, follow=follow, pause=pause):
         records = lines
         # The first line is the header, from which the paths' width is known before any record.
         if lines and lines[0][0] == 1:
@@ -272,7 +272,7 @@ def put_records(
                 put_row(line_of(facts_of(number, record), width))
 
 
-def _looks(tail: Tail, *, follow: bool, pause: Callable[[], None]) -> Iterator[list[Any]]:
+def _new_lines(tail: Tail, *, follow: bool, pause: Callable[[], None]) -> Iterator[list[Any]]:
     from mergepoint.journal.line_logs import follow as followed
 
     if follow:

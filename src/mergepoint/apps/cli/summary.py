@@ -17,9 +17,9 @@ from mergepoint.apps.cli.output import (
     count,
     money,
     put_prose,
+    stderr_console,
     tell,
     tell_fact,
-    told,
 )
 from mergepoint.apps.cli.run_store import DRAWING, TRANSCRIPT, StoredRun, rejection
 from mergepoint.tree.nodes import Node, walk
@@ -254,7 +254,7 @@ def _calls(transcript: Transcript) -> str:
 
 
 def _line(label: str, text: str, *, fold: bool = False) -> None:
-    tell_fact(label, brief(text, max(20, told().width - LABEL)) if fold else text)
+    tell_fact(label, brief(text, max(20, stderr_console().width - LABEL)) if fold else text)
 
 
 def _text(value: Any) -> str:
