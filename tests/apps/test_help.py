@@ -56,7 +56,7 @@ def test_arguments_are_told_once_as_in_the_usage() -> None:
 
 def test_the_runners_that_are_offered_are_those_that_there_are() -> None:
     """Each is known to what makes runners, which knows of no other; a wrong one is told them."""
-    with pytest.raises(ValueError, match="there are: ") as refused:
+    with pytest.raises(ValueError, match="known runners: ") as refused:
         code_runner("bash")
     assert str(refused.value).rpartition(": ")[2].split(", ") == list(get_args(Runner))
     for name in get_args(Runner):
