@@ -20,7 +20,6 @@ from typing import Any, Final
 
 from mergepoint.core.errors import MergepointError
 from mergepoint.core.paths import nearest
-from mergepoint.tree.leaves import is_node
 
 GRAPH_FILES = ("graph.py", "graph.yaml")
 RECIPE_FILE = "recipe.yaml"
@@ -148,6 +147,9 @@ def _module(file: Path) -> ModuleType:
 
 
 def _object_in(module: ModuleType, file: Path, name: str, others: type | tuple[type, ...]) -> Any:
+    # The command's help lists bundled graphs with this module, and must not load LangChain.
+    from mergepoint.tree.leaves import is_node
+
     def counts(value: Any) -> bool:
         return is_node(value) or isinstance(value, others)
 
