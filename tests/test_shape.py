@@ -77,8 +77,7 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 
 OF_EXTRAS = {
     "models/responses.py": "openai",
-    "journal/sql_journal": "sql",
-    "session/sql_sessions": "sql",
+    "journal/sql_database": "sql",
     "testing/": "testing",
     "apps/chainlit/": "chainlit",
 }

@@ -19,7 +19,7 @@ from tests.apps.command import command, completions, line, on_terminal, plain, p
 from mergepoint.apps.cli.runs import put_records
 from mergepoint.engine.generation import run_generation
 from mergepoint.journal.file_journal import FileJournal
-from mergepoint.journal.line_logs import FileTail
+from mergepoint.journal.line_logs import Tail
 from mergepoint.tree.leaves import Step
 
 PATHS = ["essay/draft", "essay/threads/first", "essay/threads/second", "essay/consensus"]
@@ -296,7 +296,7 @@ def test_records_are_followed_as_they_are_appended(done: Path) -> None:
             writer.close()
 
     with redirect_stdout(io.StringIO()) as out:
-        put_records(FileTail(journal), last=10, follow=True, json=False, pause=pause)
+        put_records(Tail.of_file(journal), last=10, follow=True, json=False, pause=pause)
     assert shown == [PATHS[:1], PATHS[:2], PATHS[:3], PATHS[:3], PATHS]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from json import loads
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -16,7 +17,7 @@ import sqlalchemy as sql
 
 from mergepoint.journal.file_journal import FileStore
 from mergepoint.journal.lines import encode, read_lines
-from mergepoint.journal.sql_journal import RECORDS, RUNS, SqlStore
+from mergepoint.journal.sql_journal import RECORDS, RUN_TABLES, RUNS, SqlStore
 from mergepoint.journal.stores import Store
 
 LOCAL = "postgresql+psycopg://postgres@127.0.0.1:5432/test"
@@ -119,8 +120,11 @@ def _damage_rows(address: str, run: str, what: str) -> None:
     one = sql.and_(RECORDS.c.run_id == run, RECORDS.c.n == 2)
     with engine_at(address).begin() as connection:
         if what == "format":
-            newer = RUNS.update().where(RUNS.c.run_id == run)
-            connection.execute(newer.values(format="mergepoint.journal/2"))
+            own = RUNS.c.run_id == run
+            header = connection.execute(sql.select(RUNS.c.header).where(own)).scalar_one()
+            line = encode(loads(header) | {"format": "mergepoint.journal/2"})
+            newer = RUN_TABLES.first_row(run, line)
+            connection.execute(RUNS.update().where(own).values(newer))
         elif what == "checksum":
             connection.execute(RECORDS.update().where(one).values(checksum="00000000"))
         elif what == "gone":

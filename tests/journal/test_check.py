@@ -15,7 +15,7 @@ from mergepoint import Block, Step
 from mergepoint.journal.file_journal import FileJournal
 from mergepoint.journal.file_locks import is_locked
 from mergepoint.journal.journal_check import check_journal, open_repair
-from mergepoint.journal.line_logs import FileTail
+from mergepoint.journal.line_logs import Tail
 from mergepoint.journal.lines import JournalError
 from mergepoint.journal.records import CallKey, CallRecord
 from mergepoint.journal.stores import RunHeader
@@ -90,7 +90,7 @@ def test_a_line_that_holds_something_else_is_told_and_cut(journal: Path) -> None
         file.write(b"%08x %b\n" % (crc32(body), body))
     (problem,) = check_journal(journal).problems
     assert problem.line == 5
-    assert "holds something else than mergepoint.journal/1 says" in problem.what
+    assert "doesn't match mergepoint.journal/1" in problem.what
     with open_repair(journal) as found:
         assert found.found.dropped == 1
         found.cut()
@@ -148,7 +148,7 @@ def test_a_tail_gives_each_line_once_it_is_whole(journal: Path) -> None:
     whole = journal.read_bytes()
     lines = whole.splitlines(keepends=True)
     journal.write_bytes(b"".join(lines[:2]) + lines[2][:7])
-    tail = FileTail(journal)
+    tail = Tail.of_file(journal)
     assert [number for number, _ in tail.new()] == [1, 2]
     assert tail.new() == []
     journal.write_bytes(whole)
@@ -160,12 +160,12 @@ def test_a_tail_gives_each_line_once_it_is_whole(journal: Path) -> None:
 
 def test_a_tail_tells_what_was_changed(journal: Path) -> None:
     """A damaged line and a file that got shorter are errors with their place."""
-    tail = FileTail(journal)
+    tail = Tail.of_file(journal)
     whole = journal.read_bytes()
     journal.write_bytes(whole.replace(b'"prompt":"b"', b'"prompt":"x"'))
     with pytest.raises(JournalError, match=r"line 3: its checksum does not fit"):
         tail.new()
-    other = FileTail(journal)
+    other = Tail.of_file(journal)
     journal.write_bytes(whole)
     other.new()
     journal.write_bytes(whole[:40])

@@ -14,7 +14,7 @@ from mergepoint.core.errors import MergepointError
 from mergepoint.journal.file_journal import FileJournal
 from mergepoint.journal.file_locks import file_lock
 from mergepoint.journal.journal_check import check_journal, open_repair
-from mergepoint.journal.line_logs import FileTail
+from mergepoint.journal.line_logs import Tail
 from mergepoint.journal.lines import JournalError, encode, read_lines, write_lines
 
 
@@ -92,7 +92,7 @@ def test_a_journal_that_shrinks_is_no_os_error(tmp_path: Path) -> None:
     """What is refused while a file is read is told as it is."""
     path = tmp_path / "journal.jsonl"
     path.write_bytes(encode({"a": 1}))
-    tail = FileTail(path)
+    tail = Tail.of_file(path)
     tail.new()
     os.truncate(path, 0)
     with pytest.raises(JournalError, match="got shorter") as caught:

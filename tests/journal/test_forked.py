@@ -4,33 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from tests.journal.places import Place, place_of
+from tests.journal.places import Place
+from tests.journal.processes import started
 
 PARENT = """
-import multiprocessing, os, signal, sys, time
-from datetime import UTC, datetime
-from mergepoint.journal.stores import RunHeader
-from mergepoint.journal.lines import JournalError
-from mergepoint.journal.records import CallKey, CallRecord
-from mergepoint.journal.file_journal import store_at
+import multiprocessing, time
 
 address, way = sys.argv[1:]
 store = store_at(address)
-header = RunHeader(
-    run_id="r1", created_at=datetime.now(UTC), seed=1, inputs={}, messages=(), tree={}
-)
-record = CallRecord(key=CallKey("r1", "", "a"), prompt="A.", response="answer")
-journal = store.create(header)
+journal = store.create(header())
 
 def live():
     try:
-        journal.append(record)
+        journal.append(record(1))
     except JournalError as error:
         assert "belongs to the process that opened it" in str(error), error
         journal.close()
@@ -49,29 +37,17 @@ except JournalError as error:
     assert "is being written by" in str(error), error
 else:
     sys.exit("the child took the run from its parent")
-journal.append(record)
+journal.append(record(1))
 print("written", flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
-
-
-@pytest.fixture(params=["files", "sqlite", "postgresql"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """Yield an empty place of each kind."""
-    with place_of(request.param, tmp_path) as found:
-        yield found
 
 
 @pytest.mark.first_case
 @pytest.mark.parametrize("way", ["fork", "multiprocessing"])
 def test_a_child_does_not_hold_the_run(place: Place, way: str) -> None:
     """The lock stays with the parent while it lives, and dies with it though a child lives on."""
-    with subprocess.Popen(  # noqa: S603  (our own interpreter)
-        [sys.executable, "-c", PARENT, place.address, way],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as parent:
+    with started(PARENT, place.address, way) as parent:
         assert parent.stdin is not None
         assert parent.stdout is not None
         child = int(parent.stdout.readline())

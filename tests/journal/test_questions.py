@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,6 @@ from mergepoint.journal.lines import JournalError
 from mergepoint.journal.replay import answer_questions, open_questions
 from mergepoint.journal.stores import Store
 from mergepoint.testing.scripted_model import ScriptedModel
-
-
-@pytest.fixture(params=["files", "sqlite", "postgresql"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """Yield an empty place for runs of each kind."""
-    with place_of(request.param, tmp_path) as found:
-        yield found
 
 
 def gate(name: str, **fields: Any) -> Gate:

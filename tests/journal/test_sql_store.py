@@ -76,7 +76,9 @@ def test_a_record_that_was_taken_out_is_missed(place: Place) -> None:
             journal.append(record(name))
     place.damage("r1", "gone")
     for act in (store.read, store.open):
-        with pytest.raises(JournalError, match=r"run 'r1' in .*, record 2 is missing; .*restore"):
+        with pytest.raises(
+            JournalError, match=r"run 'r1' in .*, record 2: it is missing; .*restore"
+        ):
             act("r1")
 
 
@@ -180,7 +182,7 @@ def test_sqlite_lets_readers_and_writers_side_by_side(lite: SqlStore) -> None:
 
 
 def _connection(journal: SqlJournal) -> sql.Connection:
-    return journal._held.connection
+    return journal._run_lock.connection
 
 
 @pytest.mark.parametrize("address", ["sqlite://", "sqlite:///:memory:", "sqlite:///"])

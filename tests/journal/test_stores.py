@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -15,7 +11,8 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
-from tests.journal.places import Place, place_of
+from tests.journal.places import Place
+from tests.journal.processes import said, started
 
 from mergepoint.journal.lines import JournalError
 from mergepoint.journal.records import CallKey, CallRecord
@@ -33,24 +30,9 @@ HEADER = RunHeader(
     requests={"a": "0f"},
 )
 
-SCRIPT = """
-import json, os, random, signal, sys
-from datetime import UTC, datetime
-from mergepoint.journal.stores import RunHeader
-from mergepoint.journal.lines import JournalError
-from mergepoint.journal.records import CallKey, CallRecord
-from mergepoint.journal.file_journal import store_at
 
-store = store_at(sys.argv[1])
-
-def header(run):
-    return RunHeader(
-        run_id=run, created_at=datetime.now(UTC), seed=1, inputs={}, messages=(), tree={}
-    )
-
-def record(number, run="r1"):
-    return CallRecord(key=CallKey(run, "", "a"), prompt=str(number), response="x" * (number % 997))
-"""
+# In scripts: a store at the same place as the test's.
+STORE = "store = store_at(sys.argv[1])\n"
 
 
 def record(path: str, run: str = "r1", **fields: Any) -> CallRecord:
@@ -61,37 +43,6 @@ def record(path: str, run: str = "r1", **fields: Any) -> CallRecord:
 def begun(run_id: str, days: int = 0) -> RunHeader:
     """Return the header of a run that began some days later."""
     return replace(HEADER, run_id=run_id, created_at=HEADER.created_at + timedelta(days=days))
-
-
-def started(place: Place, script: str, *args: object) -> subprocess.Popen[str]:
-    """Start another Python process with a store at the same place."""
-    return subprocess.Popen(  # noqa: S603  (this very Python, with a script of this file)
-        [sys.executable, "-c", SCRIPT + script, place.address, *map(str, args)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def said(place: Place, script: str, *args: object) -> Any:
-    """Return the JSON that another Python process prints; it must succeed."""
-    with started(place, script, *args) as process:
-        out, _ = process.communicate()
-    assert process.returncode == 0
-    return json.loads(out)
-
-
-@pytest.fixture(params=["files", "sqlite", "postgresql"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """Yield an empty place of each kind."""
-    with place_of(request.param, tmp_path) as found:
-        yield found
-
-
-@pytest.fixture
-def store(place: Place) -> Store:
-    """Return a store there."""
-    return place.store()
 
 
 def test_a_run_comes_back_as_it_was(place: Place, store: Store) -> None:
@@ -233,7 +184,7 @@ print("open", flush=True)
 sys.stdin.read()
 journal.close()
 """
-    with started(place, script) as process:
+    with started(STORE + script, place.address) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "open\n"
         with pytest.raises(JournalError, match="is being written by another"):
@@ -278,7 +229,7 @@ for trial in range(10):
     told.append(heard)
 print(json.dumps(told))
 """
-    told = said(place, script)
+    told = said(STORE + script, place.address)
     assert len(told) == 10
     for trial, acknowledged in enumerate(told):
         run = f"r{trial}"
@@ -313,7 +264,7 @@ journal.close()
 with store.open("r1") as again:
     print(json.dumps([message, [one.prompt for one in again.records]]))
 """
-    message, prompts = said(place, script)
+    message, prompts = said(STORE + script, place.address)
     assert "belongs to the process that opened it" in message
     assert prompts == ["2"]
 
@@ -338,7 +289,9 @@ with store.create(header(sys.argv[2])) as journal:
         journal.append(record(number, sys.argv[2]))
 """
     with ExitStack() as stack:
-        processes = [stack.enter_context(started(place, script, f"p{n}")) for n in range(4)]
+        processes = [
+            stack.enter_context(started(STORE + script, place.address, f"p{n}")) for n in range(4)
+        ]
         for process in processes:
             assert process.stdin is not None
             process.stdin.write("go\n")

@@ -96,7 +96,7 @@ def test_damage_and_newer_formats_are_errors(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"good", b"evil"))
     with pytest.raises(SessionError, match="checksum"):
         rows.rows()
-    path.write_bytes(encode({"format": "mergepoint.beside/2"}))
+    path.write_bytes(encode({"format": "mergepoint.sidecar/2"}))
     with pytest.raises(SessionError, match="update mergepoint"):
         rows.rows()
 

@@ -194,7 +194,7 @@ def test_a_journal_that_is_replaced_while_a_writer_waits_is_opened_anew(
             copy.replace(at)
         lock_file(file, at, **options)
 
-    monkeypatch.setattr("mergepoint.session.file_sessions.lock_file", replaced_first)
+    monkeypatch.setattr("mergepoint.journal.line_logs.lock_file", replaced_first)
     memory.add_fact("New.")
     assert holds == [path, path]
     assert shown(FileSessions(tmp_path).open("s")) == shown(memory)
@@ -214,8 +214,8 @@ def test_a_journal_that_got_shorter_is_told(tmp_path: Path) -> None:
     [
         ({"format": "mergepoint.session/2"}, "is of format 'mergepoint.session/2', .*: update"),
         ({"format": "mergepoint.journal/1"}, "is of format 'mergepoint.journal/1'"),
-        ({"a": 1}, "is of format None, .*: it is no session"),
-        ({"format": FORMAT, "session_id": "s"}, r"header holds something else .*created_at"),
+        ({"a": 1}, "is of format None, .*: it isn't a session"),
+        ({"format": FORMAT, "session_id": "s"}, r"header doesn't match .*created_at"),
         (
             {"format": FORMAT, "session_id": "t", "created_at": "2026-01-01T00:00:00+00:00"},
             "is the journal of session 't', not of 's'",
@@ -270,7 +270,7 @@ def test_a_line_that_holds_something_else_is_told(
 ) -> None:
     """A line of the right checksum and the wrong content is an error with its number."""
     laid(tmp_path, real_bytes() + encode(entry))
-    with pytest.raises(SessionError, match=rf"line 10 holds something else .*{told}"):
+    with pytest.raises(SessionError, match=rf"line 10 doesn't match .*{told}"):
         FileSessions(tmp_path).open("s")
     repair_session("s", sessions=tmp_path)
     assert len(shown(FileSessions(tmp_path).open("s"))) == 8
@@ -312,11 +312,11 @@ def test_a_full_disk_leaves_the_session_as_it_was(
     def half(file: int, data: bytes) -> int:
         return write(file, data[: len(data) // 2])
 
-    monkeypatch.setattr("mergepoint.session.file_sessions.os.write", half)
+    monkeypatch.setattr("mergepoint.journal.lines.os.write", half)
     with pytest.raises(SessionError, match=r"only .* bytes went in|cannot write to"):
         memory.add_fact("New.")
     assert path.read_bytes() == before
-    monkeypatch.setattr("mergepoint.session.file_sessions.os.write", write)
+    monkeypatch.setattr("mergepoint.journal.lines.os.write", write)
     memory.add_fact("New.")
     assert shown(FileSessions(tmp_path).open("s")) == shown(memory)
 
@@ -332,7 +332,7 @@ def test_a_snapshot_that_cannot_be_written_loses_nothing(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr("mergepoint.session.file_sessions.write_whole", full)
+        patch.setattr("mergepoint.session.session_log.write_whole", full)
         with pytest.raises(SessionError, match=r"session\.yaml: No space .* Nothing is lost"):
             memory.add_response("assistant", "Hello.", message_id="a")
     assert [one.id for one in FileSessions(tmp_path).open("s").get_messages()][1] == "a"

@@ -338,7 +338,7 @@ def test_a_deleted_session_is_gone(place: Place, sessions: Sessions) -> None:
     with pytest.raises(SessionError):
         TurnRunner(Step("Answer."), model="offline").run(memory, "Hello?")
     sessions.create("trip").add_response("user", "Anew.")
-    with pytest.raises(SessionError, match=r"(was replaced|is another one than was opened)"):
+    with pytest.raises(SessionError, match=r"was replaced"):
         memory.add_response("assistant", "More.")
     assert [one.content for one in sessions.open("trip").get_messages()] == ["Anew."]
     with pytest.raises(SessionError, match="there is no session 'gone'"):

@@ -15,7 +15,7 @@ from mergepoint.core.errors import MergepointError
 from mergepoint.journal.sql_journal import SqlStore
 from mergepoint.session.file_sessions import sessions_at
 from mergepoint.session.session_repair import check_session, repair_session
-from mergepoint.session.sql_sessions import ENTRIES, SESSIONS, SqlSessions
+from mergepoint.session.sql_sessions import SESSION_TABLES, SqlSessions
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -40,6 +40,7 @@ def changed(place: Place, *statements: sql.Executable) -> None:
             connection.execute(statement)
 
 
+SESSIONS, ENTRIES = SESSION_TABLES.first, SESSION_TABLES.rest
 SECOND = sql.and_(ENTRIES.c.session_id == "s", ENTRIES.c.n == 2)
 
 
@@ -76,8 +77,8 @@ def test_damage_is_told_and_mended(
     assert flaw.where == "record 2"
     repaired = repair_session("s", sessions=sessions)
     assert (repaired.kept, repaired.flaws) == (2, (flaw,))
-    assert repaired.copy.startswith("session 's_damaged_")
-    with pytest.raises(SessionError, match="is another one than was opened; open it again"):
+    assert repaired.copy.startswith("s_damaged_")
+    with pytest.raises(SessionError, match="was replaced since it was opened"):
         memory.add_response("assistant", "More.")
     again = sessions.open("s")
     assert again.get_messages() == memory.get_messages()

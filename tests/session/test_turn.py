@@ -482,7 +482,7 @@ def test_an_error_that_cannot_be_noted_is_still_the_error(
         def full(*_: object, **__: object) -> None:
             raise SessionError("no room")
 
-        monkeypatch.setattr("mergepoint.session.file_sessions.FileLog.alone", full)
+        monkeypatch.setattr("mergepoint.session.session_log.SessionLog.locked", full)
         raise ValueError("down")
 
     with pytest.raises(ValueError, match="down") as raised:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,9 +20,13 @@ from mergepoint.journal.lines import (
     FileLines,
     JournalError,
     JournalFileError,
+    append_lines,
+    check_format,
+    file_errors,
     first_line,
     flush_folder,
     open_regular,
+    parse_line,
     read_lines,
     starts_line,
 )
@@ -35,11 +38,9 @@ from mergepoint.journal.stores import (
     RunHeader,
     Store,
     Sync,
-    check_format,
     checked_run_id,
     checked_sync,
     known_run,
-    parsed,
     unknown_run,
     without_starts,
 )
@@ -66,7 +67,7 @@ def load(path: Path) -> tuple[RunHeader, tuple[CallRecord, ...], FileLines]:
     """
     lines = read_lines(path, until_fault=True)
     if lines.values:
-        check_format(path, lines.values[0].get("format"))
+        check_format(path, lines.values[0].get("format"), FORMAT)
     if lines.fault is not None:
         raise lines.fault
     if not lines.values:
@@ -74,9 +75,9 @@ def load(path: Path) -> tuple[RunHeader, tuple[CallRecord, ...], FileLines]:
             f"{path} does not hold a whole header. If it is a journal, its run was stopped before "
             "the first call and nothing was recorded: remove the file and begin anew"
         )
-    header = parsed(path, 1, RunHeader.from_plain, lines.values[0])
+    header = parse_line(path, "line 1", FORMAT, RunHeader.from_plain, lines.values[0])
     records = tuple(
-        parsed(path, number, record_from_plain, data, header.run_id)
+        parse_line(path, f"line {number}", FORMAT, record_from_plain, data, header.run_id)
         for number, data in enumerate(lines.values[1:], 2)
     )
     return header, records, lines
@@ -140,9 +141,9 @@ class FileJournal:
         """
         plain = header.to_plain()
         line = _encoded(plain, redact, path)
-        parsed(path, 1, RunHeader.from_plain, plain)  # what was begun can be resumed
+        parse_line(path, "line 1", FORMAT, RunHeader.from_plain, plain)
         made = [folder for folder in path.parents if not folder.exists()]
-        with _told(path, "create"):
+        with file_errors("create", path):
             path.parent.mkdir(parents=True, exist_ok=True)
             file = _claimed(path, sync)
             try:
@@ -166,7 +167,7 @@ class FileJournal:
         Raises:
             JournalError: Another process writes the run, or the file was changed.
         """
-        with _told(path, "open"):
+        with file_errors("open", path):
             file = _opened(path, sync)
             try:
                 lock_file(file, path)
@@ -210,7 +211,7 @@ class FileJournal:
             self._close()
 
     def _close(self) -> None:
-        with self._lock, _told(self.path, "flush"):
+        with self._lock, file_errors("flush", self.path):
             if self._file.closed:
                 return
             try:
@@ -234,26 +235,13 @@ class FileJournal:
             ours = self._owner == os.getpid()
             state = "is closed" if ours else "belongs to the process that opened it"
             raise JournalError(f"{self.path} {state}; go on with it by FileJournal.open")
+        if self._torn:
+            with file_errors("write to", self.path):
+                self._mend()
+        # Set before the write: an exception that a signal handler raises leaves it set too.
+        self._torn = True
         file = self._file.fileno()
-        try:
-            if self._torn:
-                self._mend()
-            self._torn = True
-            written = os.write(file, line)
-            if written < len(line):
-                raise OSError(errno.ENOSPC, f"only {written} of {len(line)} bytes went in")
-            if flush:
-                os.fsync(file)
-        except OSError as error:
-            with suppress(OSError):  # repeated before the next record, and by `open`
-                self._mend()
-            raise JournalFileError(
-                f"cannot write to {self.path}: {error.strerror}; what it held before is kept, the "
-                "new line is not. Make room or mend the disk, then resume the run",
-                error,
-                self.path,
-            ) from error
-        self._end += written
+        self._end = append_lines(file, self.path, line, end=self._end, flush=flush)
         self._torn = False
 
     def _mend(self) -> None:
@@ -268,15 +256,12 @@ def has_begun(path: Path) -> bool:
 
     Raises JournalError if the file cannot be read.
     """
-    try:
-        with open(path, "rb", opener=open_regular) as file:
-            line = file.readline()
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise JournalFileError(
-            f"cannot read {path}: {error.strerror or error}", error, path
-        ) from error
+    with file_errors("read", path):
+        try:
+            with open(path, "rb", opener=open_regular) as file:
+                line = file.readline()
+        except FileNotFoundError:
+            return False
     return line.endswith(b"\n") or not starts_line(line, _START)
 
 
@@ -298,18 +283,18 @@ def _opened(path: Path, sync: Sync, flags: int = 0) -> LockableFile:
 
 
 def _claimed(path: Path, sync: Sync) -> LockableFile:
-    """Return the locked file of a new run. Raises FileExistsError if a run began in it."""
+    """Return the locked file of a new run. Raises JournalError if a run began in it."""
     try:
         file, new = _opened(path, sync, os.O_CREAT | os.O_EXCL), True
     except FileExistsError:
         if has_begun(path):
-            raise
+            raise _taken(path) from None
         file, new = _opened(path, sync), False
     try:
         lock_file(file, path)
         # Checked again under the lock: another process may have written its header in between.
         if not new and has_begun(path):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+            raise _taken(path)
     except BaseException as error:
         file.close()
         if new and not isinstance(
@@ -320,17 +305,14 @@ def _claimed(path: Path, sync: Sync) -> LockableFile:
     return file
 
 
-@contextmanager
-def _told(path: Path, act: str) -> Iterator[None]:
-    try:
-        yield
-    except JournalError:  # may be an OSError too
-        raise
-    except OSError as error:
-        way_out = ""
-        if isinstance(error, FileExistsError) and path.exists():
-            way_out = "; FileJournal.open goes on with it, or give another path"
-        raise JournalFileError(f"cannot {act} {path}: {error}{way_out}", error, path) from error
+def _taken(path: Path) -> JournalError:
+    cause = FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+    return JournalFileError(
+        f"cannot create {path}: {cause.strerror}; FileJournal.open goes on with it, or give "
+        "another path",
+        cause,
+        path,
+    )
 
 
 JOURNAL = "journal.jsonl"
@@ -395,14 +377,11 @@ class FileStore:
 
     def _found(self, run_id: str) -> Path:
         path = self._path(run_id)
-        try:
-            path.lstat()
-        except (FileNotFoundError, NotADirectoryError):
-            raise unknown_run(self, run_id, self.runs()) from None
-        except OSError as error:
-            raise JournalFileError(
-                f"cannot read {path}: {error.strerror or error}", error, path
-            ) from error
+        with file_errors("read", path):
+            try:
+                path.lstat()
+            except (FileNotFoundError, NotADirectoryError):
+                raise unknown_run(self, run_id, self.runs()) from None
         return path
 
     def _began(self, run_id: str) -> float:

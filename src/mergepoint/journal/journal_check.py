@@ -8,22 +8,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mergepoint.core.errors import MergepointError
 from mergepoint.journal.file_locks import is_locked, lock_file, open_lockable, unlock_file
-from mergepoint.journal.line_logs import Rows
+
+if TYPE_CHECKING:
+    from mergepoint.journal.sql_database import TableLog
 from mergepoint.journal.lines import (
     JournalError,
-    JournalFileError,
+    check_format,
     decode,
+    file_errors,
     open_regular,
+    parse_line,
+    save_damaged_copy,
     write_whole,
 )
 from mergepoint.journal.recipe_records import CallsOfItems
 from mergepoint.journal.recorded_answers import outcomes
 from mergepoint.journal.records import RECORDS, CallRecord, record_from_plain, to_json_value
-from mergepoint.journal.stores import RunHeader, check_format, parsed
+from mergepoint.journal.stores import FORMAT, RunHeader
 from mergepoint.journal.transcript import NOT_IN_JOURNAL, Transcript, read_transcript, transcript_of
 from mergepoint.tree.nodes import Order
 from mergepoint.tree.transform import from_outline, leaf_paths
@@ -79,12 +84,9 @@ def check_journal(path: Path) -> CheckReport:
     """
     reading = _JournalReader(path)
     going = is_locked(path)
-    try:
-        with open(path, "rb", opener=open_regular) as file:
-            for line in file:
-                reading.take(line)
-    except OSError as error:
-        raise JournalFileError(f"cannot read {path}: {error.strerror}", error, path) from error
+    with file_errors("read", path), open(path, "rb", opener=open_regular) as file:
+        for line in file:
+            reading.take(line)
     if reading.torn and not going:
         reading.fault(
             f"{reading.torn} bytes of a write that did not end; a resume or repair cuts them off"
@@ -114,20 +116,14 @@ def check_run(folder: Path, *, journal: str, transcript: str) -> list[Problem]:
     return problems
 
 
-def check_rows(rows: Rows, run_id: str) -> list[Problem]:
-    """Return all problems of a run in a database.
-
-    Raises JournalError if the run does not exist, or the database is not available.
-    """
-    place = f"run {run_id!r} in {rows}"
-    reading = _JournalReader(place)
-    found = rows.lines(run_id)
-    reading.take(next(found)[1])
-    try:
-        for _, line in found:
-            reading.take(line)
-    except JournalError as error:
-        reading.fault(str(error).removeprefix(f"{place}, "))
+def check_log(log: TableLog) -> list[Problem]:
+    """Return all problems of a run in a database. Raises JournalError if it is not available."""
+    reading = _JournalReader(log.place)
+    for line in log.whole():
+        if line.data is None:
+            reading.fault(f"{line.where} is missing; restore the row from a backup")
+            break
+        reading.take(line.data)
     return list(reading.checked().problems)
 
 
@@ -136,8 +132,8 @@ def check_first(place: Path | str, first: Mapping[str, Any]) -> list[str]:
 
     Raises JournalError for a line that is not a header.
     """
-    check_format(place, first.get("format"))
-    return list(leaf_paths(parsed(place, 1, RunHeader.from_plain, first).shape))
+    check_format(place, first.get("format"), FORMAT)
+    return list(leaf_paths(parse_line(place, "line 1", FORMAT, RunHeader.from_plain, first).shape))
 
 
 class _JournalReader:
@@ -167,7 +163,7 @@ class _JournalReader:
             self._note(f"{error}; it was changed after it was written")
             return
         if self.ended == 1:
-            check_format(self._path, plain.get("format"))
+            check_format(self._path, plain.get("format"), FORMAT)
         try:
             self._parse(plain)
         except JournalError as error:
@@ -198,13 +194,14 @@ class _JournalReader:
 
     def _parse(self, plain: dict[str, Any]) -> None:
         if self.ended == 1:
-            self._header = parsed(self._path, 1, RunHeader.from_plain, plain)
+            self._header = parse_line(self._path, "line 1", FORMAT, RunHeader.from_plain, plain)
             shape = self._header.shape
             self._order = Order(from_outline(shape), str(shape["path"]))
             self._free = CallsOfItems(shape)
             return
         run = self._header.run_id if self._header else ""
-        record = parsed(self._path, self.ended, record_from_plain, plain, run)
+        where = f"line {self.ended}"
+        record = parse_line(self._path, where, FORMAT, record_from_plain, plain, run)
         known = self._order is None or record.path in self._order
         if not known and record.path not in (self._free or ()):
             self._note(f"a record of {record.path}, which is no path of the run's tree")
@@ -271,16 +268,10 @@ class Repair:
         """
         if not self.needed:
             return None
-        try:
+        with file_errors("repair", self.path):
             data = self.path.read_bytes()
             copy = save_damaged_copy(self.path, data) if self.found.dropped else None
             write_whole(self.path, data[: self.found.good])
-        except JournalError:  # may be an OSError too
-            raise
-        except OSError as error:
-            raise JournalFileError(
-                f"cannot repair {self.path}: {error.strerror}", error, self.path
-            ) from error
         return copy
 
 
@@ -293,10 +284,8 @@ def open_repair(path: Path) -> Iterator[Repair]:
             read.
         Without the header no record can be used.
     """
-    try:
+    with file_errors("open", path):
         file = open_lockable(path, os.O_WRONLY | os.O_APPEND)
-    except OSError as error:
-        raise JournalFileError(f"cannot open {path}: {error.strerror}", error, path) from error
     with file:
         lock_file(file, path)
         try:
@@ -309,11 +298,3 @@ def open_repair(path: Path) -> Iterator[Repair]:
             yield Repair(path, found)
         finally:
             unlock_file(file)
-
-
-def save_damaged_copy(path: Path, data: bytes) -> Path:
-    """Write a copy of a damaged file next to it, under a free name, and return its path."""
-    number = 1
-    while (copy := path.with_name(f"{path.name}.damaged-{number}")).exists():
-        number += 1
-    return write_whole(copy, data)

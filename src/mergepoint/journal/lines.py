@@ -8,15 +8,18 @@ import math
 import os
 import stat
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from zlib import crc32
 
 import orjson
 
 from mergepoint.core.errors import MergepointError
+
+T = TypeVar("T")
 
 
 def open_regular(name: str | Path, flags: int, permissions: int = 0o666) -> int:
@@ -31,7 +34,7 @@ def open_regular(name: str | Path, flags: int, permissions: int = 0o666) -> int:
     return number
 
 
-def write_whole(path: Path, data: bytes, *, flush: bool = True) -> Path:
+def write_whole(path: Path, data: bytes, *, flush: bool = True, permissions: int = 0o666) -> Path:
     """Write a file atomically: write and flush a temporary file, then rename it. Return the path.
 
     Data that can be computed again need not be flushed. Raises OSError if writing fails, and leaves
@@ -39,10 +42,12 @@ def write_whole(path: Path, data: bytes, *, flush: bool = True) -> Path:
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.part")
     try:
-        with part.open("wb") as file:
+        with open(part, "wb", opener=lambda name, flags: os.open(name, flags, permissions)) as file:
             file.write(data)
             if flush:
                 file.flush()
+                # Before the rename: otherwise a power failure may leave the new name with a file
+                # that is still empty, and the old file is gone.
                 os.fsync(file.fileno())
         part.replace(path)
     except BaseException:
@@ -100,6 +105,20 @@ class JournalFileError(JournalError, OSError):
         return type(self), (str(self), cause), self.__dict__
 
 
+@contextmanager
+def file_errors(act: str, path: Path) -> Iterator[None]:
+    """Raise the errors of a file as JournalFileError: "cannot read runs/1/journal.jsonl: ..."."""
+    try:
+        yield
+    except JournalError:  # may be an OSError too
+        raise
+    except OSError as error:
+        reason = str(error.strerror or error)
+        if error.filename not in (None, path, str(path)):  # a folder above it, as a rule
+            reason += f": {error.filename!r}"
+        raise JournalFileError(f"cannot {act} {path}: {reason}", error, path) from error
+
+
 @dataclass(frozen=True, slots=True)
 class FileLines:
     """The objects of a file's complete lines, and the number of bytes that these take.
@@ -145,17 +164,56 @@ def write_lines(path: Path, values: Iterable[dict[str, Any]]) -> None:
     Raises JournalError for values that are not JSON, and if the file cannot be written.
     """
     lines = b"".join(map(encode, values))
-    part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.part")
-    try:
+    with file_errors("write", path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            part.write_bytes(lines)
-            part.replace(path)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+        write_whole(path, lines, flush=False)
+
+
+def append_lines(file: int, path: Path, lines: bytes, *, end: int, flush: bool) -> int:
+    """Append lines to an open file in one write, all or none, and return the new end.
+
+    Args:
+        file: The file's descriptor, opened with O_APPEND.
+        path: Its path, for errors.
+        lines: The lines.
+        end: The position of the end, to which a failed write is cut back.
+        flush: Whether they must survive a power failure.
+
+    Raises:
+        JournalFileError: They are not written, as on a full disk.
+    """
+    try:
+        # A full disk takes the bytes that still fit without an error; only the next write fails.
+        written = os.write(file, lines)
+        if written < len(lines):
+            raise OSError(errno.ENOSPC, f"only {written} of {len(lines)} bytes went in")
+        if flush:
+            os.fsync(file)
     except OSError as error:
-        raise JournalFileError(f"cannot write {path}: {error.strerror}", error, path) from error
+        # If this fails too, the next writer cuts the rest off before it appends.
+        with suppress(OSError):
+            os.ftruncate(file, end)
+        raise JournalFileError(
+            f"cannot write to {path}: {error.strerror}; the new data is not stored, and what it "
+            "contained before is unchanged. Free space on the disk or repair it, then try again",
+            error,
+            path,
+        ) from error
+    return end + written
+
+
+def save_damaged_copy(path: Path, data: bytes) -> Path:
+    """Write a copy of a damaged file next to it, under a free name, and return its path."""
+    number = 1
+    while (copy := path.with_name(f"{path.name}.damaged-{number}")).exists():
+        number += 1
+    return write_whole(copy, data)
+
+
+def split_lines(data: bytes) -> list[bytes]:
+    """Return the complete lines of data, without an unfinished last one."""
+    # Not splitlines(): it also splits at a carriage return, which damage may leave in a line.
+    return [line + b"\n" for line in data.split(b"\n")[:-1]]
 
 
 def read_lines(path: Path, *, until_fault: bool = False) -> FileLines:
@@ -167,23 +225,20 @@ def read_lines(path: Path, *, until_fault: bool = False) -> FileLines:
     """
     values: list[dict[str, Any]] = []
     good = torn = 0
-    try:
-        with open(path, "rb", opener=open_regular) as file:
-            for number, line in enumerate(file, 1):
-                if not line.endswith(b"\n"):
-                    torn = len(line)
-                    break
-                try:
-                    values.append(decode(line))
-                except (ValueError, RecursionError) as error:
-                    fault = line_fault(path, number, error)
-                    if not until_fault:
-                        raise fault from error
-                    size = os.fstat(file.fileno()).st_size
-                    return FileLines(tuple(values), good, size - good, fault)
-                good += len(line)
-    except OSError as error:
-        raise JournalFileError(f"cannot read {path}: {error.strerror}", error, path) from error
+    with file_errors("read", path), open(path, "rb", opener=open_regular) as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                torn = len(line)
+                break
+            try:
+                values.append(decode(line))
+            except (ValueError, RecursionError) as error:
+                fault = line_fault(str(path), f"line {number}", error)
+                if not until_fault:
+                    raise fault from error
+                size = os.fstat(file.fileno()).st_size
+                return FileLines(tuple(values), good, size - good, fault)
+            good += len(line)
     return FileLines(tuple(values), good, torn)
 
 
@@ -212,12 +267,56 @@ def decode(line: bytes) -> dict[str, Any]:
     return value
 
 
-def line_fault(path: Path, number: int, error: Exception) -> JournalError:
+def check_format(place: Path | str, found: object, expected: str) -> None:
+    """Raise JournalError unless a file or row has the format that this version reads."""
+    if found != expected:
+        kind = expected.partition("/")[0]
+        newer = str(found).startswith(f"{kind}/")
+        fix = (
+            "update mergepoint"
+            if newer
+            else f"it isn't a {kind.removeprefix('mergepoint.')}; use another one"
+        )
+        raise JournalError(f"{place} is of format {found!r}, this version reads {expected}: {fix}")
+
+
+def parse_line(
+    place: Path | str, where: str, expected: str, parse: Callable[..., T], *plain: Any
+) -> T:
+    """Return what `parse` makes of a line's object. Raises JournalError if that is invalid.
+
+    Args:
+        place: The file or the log, for errors.
+        where: The line in it, for errors.
+        expected: The format, such as "mergepoint.journal/1".
+        parse: The function; any error of the kinds that invalid data causes is converted.
+        *plain: Its arguments.
+    """
+    try:
+        return parse(*plain)
+    except (
+        *(LookupError, TypeError, ValueError, AttributeError),
+        *(ArithmeticError, RecursionError),
+    ) as error:
+        kind = expected.partition("/")[0].removeprefix("mergepoint.")
+        raise JournalError(
+            f"{place}, {where} doesn't match {expected} ({type(error).__name__}: {error}); see "
+            f"docs/reference/{kind}-format.md"
+        ) from error
+
+
+REPAIR_JOURNAL = (
+    "read_lines(path, until_fault=True) of mergepoint.journal.lines reads the lines before it, and "
+    "`mergepoint runs repair` keeps them"
+)
+
+
+def line_fault(
+    place: str, where: str, problem: object, remedy: str = REPAIR_JOURNAL
+) -> JournalError:
     """Return the error for a line that differs from what was written."""
     return JournalError(
-        f"{path}, line {number}: {error}; the file was changed after it was written. The lines "
-        "before this one can be read with mergepoint.journal.lines.read_lines(path, "
-        "until_fault=True), and kept with `mergepoint runs repair`"
+        f"{place}, {where}: {problem}; it was changed after it was written: {remedy}"
     )
 
 

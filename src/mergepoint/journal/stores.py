@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self, TypeVar, get_args
+from typing import Any, Literal, Protocol, Self, get_args
 
 import orjson
 from langchain_core.messages import BaseMessage, messages_from_dict, messages_to_dict
@@ -21,8 +21,6 @@ from mergepoint.journal.recorded_answers import outcomes
 from mergepoint.journal.records import CallRecord
 from mergepoint.journal.redact import Redact, safe, suspicious
 from mergepoint.tree.transform import from_outline
-
-T = TypeVar("T")
 
 FORMAT = "mergepoint.journal/1"
 
@@ -328,29 +326,3 @@ def without_starts(
     if not any(record.begun for record in records):
         return records
     return outcomes(records, over=not going())
-
-
-def check_format(place: Path | str, found: object) -> None:
-    """Raise JournalError unless this version can read the format."""
-    if found != FORMAT:
-        newer = str(found).startswith(FORMAT.partition("/")[0] + "/")
-        way_out = "update mergepoint" if newer else "it is no journal; give another file"
-        raise JournalError(
-            f"{place} is of format {found!r}, this version reads {FORMAT}: {way_out}"
-        )
-
-
-def parsed(
-    place: Path | str, number: int, parse: Callable[..., T], *plain: Any, unit: str = "line"
-) -> T:
-    """Return the object that a line's plain data describes. Raises JournalError if invalid."""
-    try:
-        return parse(*plain)
-    except (
-        *(LookupError, TypeError, ValueError, AttributeError),
-        *(ArithmeticError, RecursionError),
-    ) as error:
-        raise JournalError(
-            f"{place}, {unit} {number} holds something else than {FORMAT} says "
-            f"({type(error).__name__}: {error}); docs/reference/journal-format.md has the format"
-        ) from error

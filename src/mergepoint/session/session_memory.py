@@ -14,6 +14,7 @@ from langchain_core.messages import BaseMessage
 from mergepoint.core.errors import SessionError, StepError
 from mergepoint.core.paths import nearest
 from mergepoint.core.strict_yaml import dump
+from mergepoint.journal.line_logs import Mark
 from mergepoint.journal.stores import Store
 from mergepoint.session.entries import (
     ROLES,
@@ -38,7 +39,7 @@ from mergepoint.session.history import (
     cleared,
     summary_of,
 )
-from mergepoint.session.session_log import Mark, SessionLog
+from mergepoint.session.session_log import SessionLog
 
 # A snapshot is for people, and never read back.
 
@@ -354,7 +355,7 @@ class SessionMemory:
 
     def runs(self) -> Store:
         """Return the store of the runs of the session's turns."""
-        return self._log.runs()
+        return self._log.runs
 
     def export(self) -> str:
         """Return the whole session as YAML, in the schema of docs/reference/session-format.md."""
@@ -386,15 +387,17 @@ class SessionMemory:
         self, new: Callable[[SessionState], Sequence[Entry]], *, flush: bool, settles: bool
     ) -> None:
         """Append new entries to the session, after everything that others have written."""
-        with self._lock, self._log.alone(self._mark, flush=flush) as held:
-            self._past.take(held.found.entries)
-            self._mark = held.found.mark
+        with self._lock, self._log.locked(flush=flush) as log:
+            found = log.since(self._mark)
+            self._past.take(found.entries)
+            self._mark = found.mark
             if entries := new(self._past):
-                self._mark = held.append(entries)
+                self._mark = log.append(self._mark, entries)
+            # Committed after the write: what memory shows survives a crash.
             for entry in entries:
                 self._past.commit(entry)
             if settles:
-                held.settle(partial(self._snapshot.recent, self._past))
+                log.write_snapshot(partial(self._snapshot.recent, self._past, self._mark))
 
 
 def _count(name: str, given: int | None) -> int | None:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from mergepoint.core.errors import SessionError
-from mergepoint.journal.lines import decode
+from mergepoint.journal.line_logs import LogLine, Mark
+from mergepoint.journal.lines import JournalError, decode
 from mergepoint.session.entries import Entry, SessionHeader, SessionMessage
 from mergepoint.session.file_sessions import sessions_at
 from mergepoint.session.history import SessionState
-from mergepoint.session.session_log import LockedLog, LogLine, Mark, entry_at, header_at
+from mergepoint.session.session_log import LockedLog, entry_at, header_at
 from mergepoint.session.session_memory import Snapshot
 from mergepoint.session.session_store import Sessions
 
@@ -54,9 +54,9 @@ def check_session(session_id: str, *, sessions: Path | str | Sessions = "session
     Raises SessionError for a newer format, and if the session does not exist.
     """
     log = sessions_at(sessions).log(session_id)
-    with log.mending() as held:
-        found = examined(log.place, session_id, held.lines)
-        return [*found.flaws, *_flaws_of_snapshot(held, found)]
+    with log.locked(flush=True) as locked:
+        found = examined(log.place, session_id, locked.lines())
+        return [*found.flaws, *_flaws_of_snapshot(locked, found)]
 
 
 def examined(place: str, session_id: str, lines: Sequence[LogLine]) -> Examined:
@@ -101,15 +101,15 @@ def _entry(place: str, line: LogLine, flaws: list[Flaw]) -> Entry | None:
         except (ValueError, RecursionError) as error:
             what = f"{error}; it was changed after it was written"
             flaws.append(Flaw(line.where, what, loses=True))
-        except SessionError as error:
+        except JournalError as error:
             what = str(error).removeprefix(f"{place}, {line.where} ")
             flaws.append(Flaw(line.where, what, loses=True))
     return None
 
 
-def _flaws_of_snapshot(held: LockedLog, found: Examined) -> Iterator[Flaw]:
+def _flaws_of_snapshot(locked: LockedLog, found: Examined) -> Iterator[Flaw]:
     """Compare the snapshot with the journal, if the journal is valid."""
-    there = held.snapshot()
+    there = locked.snapshot()
     if there is None or found.header is None or any(flaw.loses for flaw in found.flaws):
         return
     position, text = there
@@ -148,15 +148,18 @@ def repair_session(session_id: str, *, sessions: Path | str | Sessions = "sessio
     Raises SessionError for a session of a newer format, and if writing fails.
     """
     log = sessions_at(sessions).log(session_id)
-    with log.mending() as held:
-        found = examined(log.place, session_id, held.lines)
+    with log.locked(flush=True) as locked:
+        found = examined(log.place, session_id, locked.lines())
         header = found.header or _new_header(session_id, found)
-        copy = ""
         if found.header is None or any(flaw.loses for flaw in found.flaws):
+            # Counted in the header: programs that have the session open compare its bytes, and
+            # notice that their position no longer counts.
             header = replace(header, repaired=header.repaired + 1)
-            copy = held.rewrite(header, found.entries)
+            copy, mark = locked.replace(header, found.entries)
+        else:
+            copy, mark = "", locked.end()
         past = found.past(header)
-        held.settle(lambda mark: Snapshot().recent(past, mark))
+        locked.write_snapshot(lambda: Snapshot().recent(past, mark))
     return Repaired(len(found.entries), found.flaws, copy)
 
 

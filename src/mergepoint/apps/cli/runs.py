@@ -240,11 +240,11 @@ def tail(
 
 def tail_of(run: StoredRun) -> Tail:
     """Return the reader that follows a run's journal."""
-    from mergepoint.journal.line_logs import FileTail, RowTail
+    from mergepoint.journal.line_logs import Tail
 
     if run.folder is not None:
-        return FileTail(run.folder / JOURNAL)
-    return RowTail(run.rows, run.run_id)
+        return Tail.of_file(run.folder / JOURNAL)
+    return run.rows.tail(run.run_id)
 
 
 def put_records(
@@ -404,10 +404,10 @@ def _named(runs: Sequence[str], store: RunStore, *, every: bool) -> list[StoredR
 
 
 def _problems(run: StoredRun) -> list[Problem]:
-    from mergepoint.journal.journal_check import check_rows, check_run
+    from mergepoint.journal.journal_check import check_log, check_run
 
     if run.folder is None:
-        return check_rows(run.rows, run.run_id)
+        return check_log(run.rows.log(run.run_id))
     return check_run(run.folder, journal=JOURNAL, transcript=TRANSCRIPT)
 
 
