@@ -177,7 +177,7 @@ def test_a_run_that_was_gone_on_with_and_killed_is_not_what_its_old_transcript_s
     assert (run["state"], run["calls"]) == ("unfinished", 2)
     checked = command("runs", "check", "dead")
     assert checked.code == 3
-    assert "killing/stage/more is in the journal alone" in checked.out
+    assert "killing/stage/more is only in the journal" in checked.out
 
 
 def test_a_killed_run_is_shown_path_by_path(killed: Path) -> None:
@@ -361,9 +361,9 @@ def other_transcript(**changes: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"seed": 9}, "seed differs from what the journal gives"),
+        ({"seed": 9}, "seed differs from the value computed from the journal"),
         ({"text": "Mine."}, "text differs"),
-        ({"steps": []}, "steps: essay/draft is in the journal alone"),
+        ({"steps": []}, "steps: essay/draft is only in the journal"),
         ({"format": "x"}, "holds no transcript"),
     ],
 )
@@ -386,7 +386,7 @@ def test_a_record_of_another_tree_is_wrong(done: Path, killed: Path) -> None:
         file.write(journal_lines(killed)[1])
     checked = command("runs", "check", "one")
     assert checked.code == 3
-    assert "journal.jsonl:6: a record of killing/draft, which is no path" in checked.out
+    assert "journal.jsonl:6: a record of killing/draft, which isn't a path" in checked.out
 
 
 @pytest.mark.parametrize("args", [[], ["one", "--all"]])

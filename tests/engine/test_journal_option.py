@@ -324,7 +324,7 @@ def test_what_excludes_or_names_nothing_is_told(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="there is no run 'r1'"):
         graph.invoke(GIVEN)
     graph = compile_graph(tree(), model=echo(), journal=tmp_path)
-    with pytest.raises(JournalError, match="'a/b' is no id for a run"):
+    with pytest.raises(JournalError, match="'a/b' isn't a run id"):
         graph.invoke(GIVEN, config(mergepoint_run_id="a/b"))
 
 

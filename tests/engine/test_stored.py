@@ -93,7 +93,7 @@ def test_an_id_that_is_taken_costs_no_call(place: Place) -> None:
 
 def test_an_id_does_not_lead_out_of_the_place(place: Place, tmp_path: Path) -> None:
     """A run whose id is a path is refused, and nothing is written for it."""
-    with pytest.raises(JournalError, match="is no id for a run"):
+    with pytest.raises(JournalError, match="isn't a run id"):
         run(ScriptedModel([]), ctx=RunContext(run_id="../r1"), runs=place.store())
     assert list(tmp_path.rglob("*.json*")) == []
 

@@ -112,7 +112,7 @@ def test_an_empty_file_has_no_header(journal: Path) -> None:
     """A run that was stopped before its first line is told as such."""
     journal.write_bytes(b"")
     (problem,) = check_journal(journal).problems
-    assert "the header is not there" in problem.what
+    assert "the header is missing" in problem.what
 
 
 def test_while_it_is_repaired_nobody_writes_it(journal: Path) -> None:

@@ -559,7 +559,7 @@ def test_a_closed_journal_takes_no_record(tmp_path: Path) -> None:
     journal = FileJournal.create(tmp_path / "x.jsonl", HEADER)
     journal.close()
     with pytest.raises(
-        JournalError, match=r"x\.jsonl is closed; go on with it by FileJournal\.open"
+        JournalError, match=r"x\.jsonl is closed; to continue, open it with FileJournal\.open"
     ):
         journal.append(record("a"))
 

@@ -83,9 +83,9 @@ def test_tuples_become_lists_and_numbers_stay_exact(tmp_path: Path) -> None:
         ({"a": datetime.now(UTC)}, r"^a: a value of type datetime"),
         ({"a": math.nan}, "^a: nan is nothing that JSON holds"),
         ({"a": (math.inf,)}, r"^a\.0: inf is nothing that JSON holds"),
-        ({"a": {1: 2}}, "^a: its key 1 is no text"),
-        ({"a": {None: 2}}, "^a: its key None is no text"),
-        ({3: 2}, "^the object: its key 3 is no text"),
+        ({"a": {1: 2}}, "^a: its key 1 isn't a string"),
+        ({"a": {None: 2}}, "^a: its key None isn't a string"),
+        ({3: 2}, "^the object: its key 3 isn't a string"),
         ({"a": 10**5000}, "cannot be written as JSON"),
         (nested(255), r"x\.0\.0.*more than 253 deep; write it flatter"),
         (nested(255, ()), r"x\.0\.0.*more than 253 deep; write it flatter"),
@@ -139,7 +139,7 @@ FAULTS = [
     (line(b'{"a":'), "Expecting value"),
     (line(b'{"a":1}{"a":1}'), "Extra data"),
     (line(b"[1]"), "it holds no JSON object"),
-    (line(b'{"a":NaN}'), "NaN is no JSON"),
+    (line(b'{"a":NaN}'), "NaN isn't JSON"),
     (line(b'{"a":"\xff"}'), "can't decode byte 0xff"),
     (line(b'{"a":' + b"[" * 100_000), "recursion"),
 ]
@@ -173,7 +173,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     """A missing file and a folder are told with their path."""
     with pytest.raises(JournalError, match=r"cannot read .*none\.jsonl: No such file"):
         read_lines(tmp_path / "none.jsonl")
-    with pytest.raises(JournalError, match=r"cannot read .*: it is no regular file"):
+    with pytest.raises(JournalError, match=r"cannot read .*: it isn't a regular file"):
         read_lines(tmp_path)
 
 

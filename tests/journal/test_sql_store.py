@@ -124,7 +124,9 @@ def test_a_record_after_a_refused_one_goes_in(lite: SqlStore, tmp_path: Path) ->
         journal.append(record("a"))
         connection = _connection(journal)
         connection.exec_driver_sql("PRAGMA max_page_count = 1")
-        with pytest.raises(JournalError, match=r"database or disk is full; what it held before is"):
+        with pytest.raises(
+            JournalError, match=r"database or disk is full; its earlier records are"
+        ):
             journal.append(replace(record("b"), response="x" * 100_000))
         connection.exec_driver_sql("PRAGMA max_page_count = 1000000")
         journal.append(record("c"))
@@ -195,13 +197,16 @@ def test_a_database_in_memory_is_refused(address: str) -> None:
 @pytest.mark.parametrize(
     ("address", "told"),
     [
-        ("nonsense", r"is no URL; give sqlite:///runs\.db"),
-        ("postgresql://u:geheim1@host:port/db", "is no URL"),
+        ("nonsense", r"isn't a URL; use sqlite:///runs\.db"),
+        ("postgresql://u:geheim1@host:port/db", "isn't a URL"),
         ("cobol://u:geheim1@host/db", "SQLite or PostgreSQL, .* and not in cobol; give sqlite:"),
         ("postgresql+cobol://u:geheim1@h/d", r"u:\[masked\]@h/d: .* knows no 'postgresql\+cobol'"),
         ("postgresql+pg8000://u:geheim1@h/d", r"needs a driver .*\[postgres\]'"),
         ("sqlite+aiosqlite:///x.db", "not async"),
-        ("postgresql://u:geheim1@127.0.0.1:1/d", r"cannot reach .*refused.*; see that the databas"),
+        (
+            "postgresql://u:geheim1@127.0.0.1:1/d",
+            r"cannot reach .*refused.*; make sure that the databas",
+        ),
         ("postgresql://127.0.0.1:1/d?user=u&password=geheim1", r"cannot reach .*refused"),
     ],
 )

@@ -245,11 +245,11 @@ def test_another_format_is_refused(tmp_path: Path, header: dict[str, Any], told:
         ({"id": "x"}, "KeyError: 'kind'"),
         (
             {"kind": "clear", "id": "x", "turn": "1", "created_at": "2026-01-01T00:00:00+00:00"},
-            "'1' is no whole number",
+            "'1' isn't an integer",
         ),
         (
             {"kind": "clear", "id": 5, "turn": 1, "created_at": "2026-01-01T00:00:00+00:00"},
-            "5 is no text",
+            "5 isn't a string",
         ),
         ({"kind": "clear", "id": "x", "turn": 1, "created_at": "soon"}, "Invalid isoformat"),
         (
@@ -350,7 +350,7 @@ def test_the_snapshot_is_the_session_for_people(tmp_path: Path) -> None:
     memory.add_response("assistant", "A line.\nAnother: #1")
     text = path.read_text(encoding="utf-8")
     size = (tmp_path / "s" / "journal.jsonl").stat().st_size
-    assert text.startswith(f"# Worked out from the first {size} bytes of journal.jsonl")
+    assert text.startswith(f"# Computed from the first {size} bytes of journal.jsonl")
     assert text.partition("lost.\n")[2] == memory.export()
     document = strict_yaml.load(text, source="session.yaml").value
     assert yaml.load(text, Loader=yaml.CSafeLoader) == document
@@ -392,9 +392,9 @@ def test_a_snapshot_that_is_not_right_is_told_and_written_anew(tmp_path: Path) -
     older = right
     memory.add_response("assistant", "One more.")
     for data, told in (
-        (path.read_bytes().replace(b"Yes.", b"No."), "it is not what the journal gives"),
-        (b"\xff\xfe", "it is not what the journal gives"),
-        (b"", "it is not what the journal gives"),
+        (path.read_bytes().replace(b"Yes.", b"No."), "it differs from the journal"),
+        (b"\xff\xfe", "it differs from the journal"),
+        (b"", "it differs from the journal"),
         (older, "an answer that came after it is not in it"),
     ):
         path.write_bytes(data)
@@ -412,7 +412,7 @@ def test_a_torn_line_is_told_and_no_loss(tmp_path: Path) -> None:
     """Bytes behind the last newline are a write that did not end; a repair cuts them off."""
     path = laid(tmp_path, real_bytes() + b"0123")
     [flaw] = check_session("s", sessions=tmp_path)
-    assert "4 bytes of a write that did not end" in str(flaw)
+    assert "4 bytes of an unfinished write" in str(flaw)
     assert repair_session("s", sessions=tmp_path).copy == ""
     assert path.read_bytes() == real_bytes()
 

@@ -152,7 +152,7 @@ def test_an_id_belongs_to_one_entry(sessions: Sessions, act: Any) -> None:
 def test_a_run_answers_an_open_turn_alone(sessions: Sessions) -> None:
     """What a run adds to a turn that has its answer, or is not there, is refused."""
     memory = sessions.create("trip")
-    with pytest.raises(SessionError, match="turn 0 of session 'trip' is not there, or was clear"):
+    with pytest.raises(SessionError, match="turn 0 of session 'trip' does not exist, or was clear"):
         memory.add_response("assistant", "Hello.", run="trip.0")
     memory.add_response("user", "Hi.")
     memory.add_response("assistant", "Hello.", run="trip.1", message_id="a1")
@@ -252,8 +252,8 @@ def test_a_message_is_text_that_says_something(sessions: Sessions, given: Any) -
         (lambda m: m.add_working_step("response", "x"), "an answer is a message"),
         (lambda m: m.add_working_step("response"), "an answer is a message"),
         (lambda m: m.add_working_step("plan", atempt=1), r"no 'atempt' \(did you mean 'attempt'"),
-        (lambda m: m.add_working_step("plan", attempt="1"), "attempt='1' does not fit"),
-        (lambda m: m.add_working_step("plan", error="x"), "error='x' does not fit"),
+        (lambda m: m.add_working_step("plan", attempt="1"), "attempt='1' is invalid"),
+        (lambda m: m.add_working_step("plan", error="x"), "error='x' is invalid"),
         (lambda m: m.add_working_step("plan", 5), "a step's content is text, not int"),
         (lambda m: m.add_working_step("plan", turn=3), "has no turn 3; the last one is 1"),
         (lambda m: m.add_fact("x", turn=-1), "has no turn -1; the last one is 1"),

@@ -430,7 +430,7 @@ def test_the_root_keeps_the_last_response(memory: SessionMemory) -> None:
     with pytest.raises(TreeError, match="last_response requested but no assistant output exists"):
         TurnRunner(Block([Step("x", merge="none")], name="chat"))
     with pytest.raises(TreeError, match="reads 'nothing'"):
-        TurnRunner(Step(Template("{{ nothing }}")))
+        TurnRunner(Block([Step(Template("{{ nothing }}"))], name="chat"))
     with pytest.raises(TreeError, match=r"meta step_type='guess' is none of 'plan', 'codegen'"):
         TurnRunner(Step("x", name="a", meta={"step_type": "guess"}))
     with pytest.raises(StepError, match="last=0: a turn sees its own message at least"):

@@ -73,7 +73,7 @@ def load(path: Path) -> tuple[RunHeader, tuple[CallRecord, ...], FileLines]:
     if not lines.values:
         raise JournalError(
             f"{path} does not hold a whole header. If it is a journal, its run was stopped before "
-            "the first call and nothing was recorded: remove the file and begin anew"
+            "the first call and nothing was recorded: remove the file and start a new run"
         )
     header = parse_line(path, "line 1", FORMAT, RunHeader.from_plain, lines.values[0])
     records = tuple(
@@ -197,6 +197,7 @@ class FileJournal:
                 f"{self.path} is the journal of run {self.header.run_id!r}, the record of "
                 f"{record.key.full_path} is of run {record.key.run!r}; give each run its own"
             )
+        # Outside the lock, since a redact hook may take long.
         line = _encoded(record_to_plain(record), self._redact, self.path, record)
         with self._lock:
             self._write(line, flush=self._sync == "record" or record.at_edge)
@@ -234,7 +235,7 @@ class FileJournal:
         if self._file.closed or self._owner != os.getpid():
             ours = self._owner == os.getpid()
             state = "is closed" if ours else "belongs to the process that opened it"
-            raise JournalError(f"{self.path} {state}; go on with it by FileJournal.open")
+            raise JournalError(f"{self.path} {state}; to continue, open it with FileJournal.open")
         if self._torn:
             with file_errors("write to", self.path):
                 self._mend()
@@ -308,7 +309,7 @@ def _claimed(path: Path, sync: Sync) -> LockableFile:
 def _taken(path: Path) -> JournalError:
     cause = FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
     return JournalFileError(
-        f"cannot create {path}: {cause.strerror}; FileJournal.open goes on with it, or give "
+        f"cannot create {path}: {cause.strerror}; open it with FileJournal.open, or use "
         "another path",
         cause,
         path,

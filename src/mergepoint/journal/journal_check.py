@@ -89,10 +89,10 @@ def check_journal(path: Path) -> CheckReport:
             reading.take(line)
     if reading.torn and not going:
         reading.fault(
-            f"{reading.torn} bytes of a write that did not end; a resume or repair cuts them off"
+            f"{reading.torn} bytes of an unfinished write; a resume or repair cuts them off"
         )
     if not reading.ended:
-        reading.fault("the header is not there: the run was stopped before its first call")
+        reading.fault("the header is missing: the run was stopped before its first call")
     return reading.checked()
 
 
@@ -204,7 +204,7 @@ class _JournalReader:
         record = parse_line(self._path, where, FORMAT, record_from_plain, plain, run)
         known = self._order is None or record.path in self._order
         if not known and record.path not in (self._free or ()):
-            self._note(f"a record of {record.path}, which is no path of the run's tree")
+            self._note(f"a record of {record.path}, which isn't a path of the run's tree")
         self._records.append(record)
 
 
@@ -241,8 +241,8 @@ def _difference(key: str, written: Any, expected: Any) -> str:
                 where = (other or one)["path"]
                 if one and other:
                     return f"{key}: {', '.join(names)} at {where} differ from the journal's"
-                return f"{key}: {where} is in the {'transcript' if one else 'journal'} alone"
-    return f"{key} differs from what the journal gives"
+                return f"{key}: {where} is only in the {'transcript' if one else 'journal'}"
+    return f"{key} differs from the value computed from the journal"
 
 
 # Repair cuts a damaged journal back to its readable lines, and keeps a copy of the damaged file.

@@ -104,7 +104,7 @@ class LineLog(Protocol):
         ...
 
     def since(self, mark: Mark = START, *, most: int | None = None) -> tuple[list[bytes], Mark]:
-        """Return the complete lines after a mark, at most so many, and the mark after them."""
+        """Return the complete lines after a mark, up to `most`, and the mark after them."""
         ...
 
     def last(self) -> bytes | None:

@@ -30,7 +30,7 @@ def open_regular(name: str | Path, flags: int, permissions: int = 0o666) -> int:
     number = os.open(name, flags | getattr(os, "O_NONBLOCK", 0), permissions)
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
-        raise OSError(errno.EINVAL, "it is no regular file", str(name))
+        raise OSError(errno.EINVAL, "it isn't a regular file", str(name))
     return number
 
 
@@ -283,7 +283,7 @@ def check_format(place: Path | str, found: object, expected: str) -> None:
 def parse_line(
     place: Path | str, where: str, expected: str, parse: Callable[..., T], *plain: Any
 ) -> T:
-    """Return what `parse` makes of a line's object. Raises JournalError if that is invalid.
+    """Parse a line's object. Raises JournalError if it is invalid.
 
     Args:
         place: The file or the log, for errors.
@@ -314,7 +314,7 @@ REPAIR_JOURNAL = (
 def line_fault(
     place: str, where: str, problem: object, remedy: str = REPAIR_JOURNAL
 ) -> JournalError:
-    """Return the error for a line that differs from what was written."""
+    """Return the error for a line that was changed after it was written."""
     return JournalError(
         f"{place}, {where}: {problem}; it was changed after it was written: {remedy}"
     )
@@ -325,7 +325,7 @@ def _check(value: Any, at: tuple[str | int, ...]) -> None:
     for key, inner in _items(value, at):
         if isinstance(value, dict) and not isinstance(key, str):
             raise JournalError(
-                f"{_place(at)}: its key {key!r} is no text, as keys in JSON are; quote it"
+                f"{_place(at)}: its key {key!r} isn't a string, as keys in JSON are; quote it"
             )
         if inner is not None and not isinstance(inner, str | int):
             _check(inner, (*at, key))
@@ -354,7 +354,7 @@ def _place(at: tuple[str | int, ...]) -> str:
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} isn't JSON")
 
 
 # Text is not escaped: `\ud83d\ude00`, two lone surrogates, would be read as one character.

@@ -61,7 +61,7 @@ class RecipeEnd:
 
     `stopped` names the limit that ended it, blank if none did. `count` Things are in the output, of
     which `failed` failed; `things` contains the first of them as `id`, `content` and `props`.
-    `reasons` gives place and cause for the first Things that failed anywhere. `lineage` is in the
+    `reasons` contains place and cause of the first Things that failed anywhere. `lineage` is in the
     order in which Things left their stages, and `untold` counts entries that had no room in it.
     """
 

@@ -57,6 +57,7 @@ def effective_records(
         if not record.settled:
             continue
         known = found.get(by(record))
+        # A masked answer cannot be used again, so a later one does not replace a complete one.
         if known is None or known.masked or not record.masked:
             found[by(record)] = record
     return found
@@ -81,6 +82,8 @@ def outcomes(records: Iterable[CallRecord], *, over: bool = True) -> tuple[CallR
 
 
 def _attempt_of(record: CallRecord) -> tuple[Key, int, int]:
+    # A start and its outcome have the same time only after rounding: a journal stores
+    # microseconds, and seconds as a float have more digits.
     return key_of(record), record.attempt, round(record.started * 1e6)
 
 
@@ -145,6 +148,7 @@ class ResumeSource:
     def __post_init__(self) -> None:
         whole = [record for record in self.records if not record.masked]
         self._found = effective_records(whole, key_of)
+        # Models inside a Call have its path: their answers would replace its result there.
         outer = (record for record in whole if record.kind != "inner")
         self._stands = effective_records(outer, full_path_of)
         self._refused = _refusals(whole)
@@ -192,6 +196,7 @@ class ReuseSource:
 
     def find(self, asked: AnswerRequest) -> CallRecord | None:
         """Return an unused record of the same request, preferably of the same path."""
+        # Parallel calls ask at the same time, and a record answers only one of them.
         with self._lock:
             record = self._exact.get(_key_of(asked)) or self._refusal(asked, moved=False)
             if record is None:
@@ -200,6 +205,7 @@ class ReuseSource:
                 record = self._refusal(asked, moved=True)
             if record is not None:
                 self._use(record)
+            # Its models worked for this Call only: their answers must not answer another call.
             if record is not None and record.kind == "call":
                 for inner in self._inside.pop(record.key.full_path, []):
                     self._use(inner)
@@ -284,6 +290,7 @@ class ChainedSource:
         self._own = ResumeSource(records)
         self._known = {id(record) for record in records}
         self._held = records  # keeps the objects alive, so that ids stay unique
+        # A resume must not reuse an answer twice: what the stopped run took is used up first.
         for record in records if isinstance(self.others, ReuseSource) else ():
             if record.source == "replayed" and (_whole(record) or record.refused):
                 self.others.find(_asked_for(record))

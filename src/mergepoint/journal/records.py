@@ -38,8 +38,8 @@ def to_json_value(value: Any) -> Any:
     """Return a copy of a value with nothing in it that JSON does not hold.
 
     What providers put into an answer's metadata is theirs; a number that is not finite, a key
-    that is no text or an object of theirs must not cost the record of a call that is paid. Models
-    and dataclasses become their fields, any other object its text.
+    that isn't a string or an object of theirs must not cost the record of a paid call. Models and
+    dataclasses become their fields, any other object its text.
     """
     if value is None or isinstance(value, (str, int)):
         return value
@@ -128,7 +128,7 @@ def restore_message(
 def own_answer(message: AIMessage) -> AIMessage:
     """Return an answer of JSON data that shares nothing with the client library that gave it.
 
-    A journal gives back an answer with the same fields. AIMessage's own constructor would read
+    A journal returns an answer with the same fields. AIMessage's own constructor would read
     tool calls again out of `additional_kwargs`.
     """
     if type(message) is not AIMessage:
@@ -314,7 +314,7 @@ class CallRecord:
 
     @property
     def at_edge(self) -> bool:
-        """Return whether it is flushed in any case: a failed call, what a gate asks, a decision."""
+        """Return whether it is always flushed: a failed call, a gate's question, a decision."""
         return self.error is not None or self.kind == "gate"
 
     @property

@@ -184,7 +184,7 @@ class _Hook:
         except Exception as error:
             raise JournalError(
                 f"the redact hook raised {type(error).__name__}: {error}; without it nothing is "
-                "written: mend the hook, then resume the run"
+                "written: fix the hook, then resume the run"
             ) from error
         if not isinstance(said, str):
             raise JournalError(f"the redact hook gave a {type(said).__name__}; let it give text")

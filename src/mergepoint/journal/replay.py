@@ -68,6 +68,7 @@ def replay(
     """
     records = tuple(records)
     began = {record.path for record in records}
+    # Models inside a Call have its path, and their answers are part of its result.
     stands = effective_records((one for one in records if one.kind != "inner"), path_of)
     engine = _Lookup(stands, began, dict(inputs or {}), seed)
     path = at or root_path(tree)
@@ -77,6 +78,7 @@ def replay(
         state = drive(evaluate(tree, path, base, onto=base, engine=engine))
     except ReplayMiss:
         pass
+    # Raised between the calls, so no record has it.
     except Exception as error:  # noqa: BLE001  (what a user's `until` raises too)
         failed = error
     return Replay(engine.views, state, engine.origins, engine.held, engine.missing, failed)
@@ -112,6 +114,7 @@ class _Lookup:
         return Decision.of(self._found(question.path).value)
 
     async def holds(self, loop: Loop, path: str, view: Messages, number: int) -> bool:
+        # An outline has no condition to ask. That another iteration has records is its answer.
         if loop.until is outlined_condition:
             following = join(path, iteration_name(number + 1)) + "/"
             return not any(known.startswith(following) for known in self.began)
@@ -138,6 +141,8 @@ class _Lookup:
     async def fork(self, branches: Sequence[Branch]) -> Sequence[Messages]:
         kept: list[Messages] = []
         failed: Exception | None = None
+        # Every branch is replayed, also after a failure: `missing` lists the paths of all of them,
+        # and a miss in one means that the run can be resumed, whatever failed in another.
         for branch in branches:
             try:
                 kept.append(await branch())
@@ -217,6 +222,7 @@ def answer_questions(
     with store.open(run_id) as journal:
         found = open_questions(journal.header, journal.records, tree, host=host)
         asked = {question.path: question for question in found}
+        # All are checked before the first is written: a wrong answer leaves the run as it was.
         decided = {path: _decided(asked, path, given) for path, given in answers.items()}
         for path, decision in decided.items():
             journal.append(_record(asked[path], decision, host))

@@ -130,7 +130,7 @@ class Database:
                 ) from error
         with (
             self.connected() as connection,
-            self.errors("make tables in"),
+            self.errors("create tables in"),
             self._alone(connection),
         ):
             for table in self._tables.sorted_tables:
@@ -172,8 +172,9 @@ def _engine(address: str | sql.URL) -> sql.Engine:
         url = sql.make_url(address)
     except (SQLAlchemyError, ValueError):  # the message may contain the password
         raise JournalError(
-            "the address of the database is no URL; give sqlite:///runs.db or "
-            "postgresql://user@host/database, with signs such as @ and / in a password as %40, %2F"
+            "the address of the database isn't a URL; use sqlite:///runs.db or "
+            "postgresql://user@host/database, and write characters such as @ and / in a password "
+            "as %40, %2F"
         ) from None
     if url.drivername in ("postgres", "postgresql"):
         url = url.set(drivername="postgresql+psycopg")
@@ -213,12 +214,12 @@ def _url_text(url: sql.URL) -> str:
 def _fix_of(error: SQLAlchemyError) -> str:
     if "no such table" in str(error) or "UndefinedTable" in repr(error):
         return (
-            "its tables are missing, though they were there: restore them, or begin anew, which "
-            "makes them"
+            "its tables are missing, though they existed: restore them, or start a new run, which "
+            "creates them"
         )
     return (
-        "see that the database is there, that the address is right, and that the user may read "
-        "and write it"
+        "make sure that the database exists, that its address is right, and that the user may "
+        "read and write it"
     )
 
 
@@ -589,7 +590,7 @@ class RunLock:
     def close(self, database: Database) -> None:
         """Unlock the run and close the connection. Raises JournalError if that fails."""
         try:
-            with database.errors("let go of a run in"):
+            with database.errors("unlock a run in"):
                 self.unlock()
         finally:
             close_quietly(self.connection)

@@ -96,6 +96,8 @@ class SqlJournal:
         line = safe_line(record_to_plain(record), self._redact, self.place, what)
         with self._lock:
             self._check()
+            # Counted here: if another process writes the run without its lock, the numbers collide
+            # in the primary key, and the second writer fails instead of mixing two runs.
             self._write(self._rows + 1, line)
             self._rows += 1
             if not record.begun:
@@ -115,6 +117,7 @@ class SqlJournal:
             if self._closed:
                 return
             self._closed = True
+            # A forked child shares the connection: what it sends would end the parent's session.
             if self._owner != os.getpid():
                 return
             try:
@@ -138,12 +141,12 @@ class SqlJournal:
         elif self._run_lock.connection.invalidated:
             state = "has lost its connection, and with it its hold on the run"
         if state:
-            raise JournalError(f"the journal of {self.place} {state}; open it again to go on")
+            raise JournalError(f"the journal of {self.place} {state}; to continue, open it again")
 
     def _write(self, n: int, line: bytes) -> None:
         fix = (
-            "what it held before is kept. See that the database is there and has room, then resume "
-            "the run"
+            "its earlier records are unchanged. Make sure that the database exists and has room, "
+            "then resume the run"
         )
         with self._database.errors(f"write record {n} of run {self.header.run_id!r} to", fix):
             try:

@@ -132,7 +132,7 @@ def _check_shape(data: Mapping[str, Any]) -> None:
     if not data["tree"]:  # a cassette, whose records may belong to many runs
         return
     if not isinstance(data["tree"]["path"], str):
-        raise TypeError("tree.path is a text")
+        raise TypeError("tree.path must be a string")
     if "stage" not in data["tree"]:  # a recipe's plan has a shape of its own
         from_outline(data["tree"])
 
@@ -145,6 +145,7 @@ def with_hidden_digests(header: RunHeader, redact: Redact | None) -> RunHeader:
     """
     plain = header.to_plain()
     body = encode({"inputs": plain["inputs"], "messages": plain["messages"]})
+    # One search through the bytes is enough for almost every run: most inputs have no secrets.
     if redact is None and not suspicious(body):
         return header
     masked = safe(plain, redact).get("masked", ())
@@ -181,6 +182,7 @@ def _plain_messages(messages: Sequence[BaseMessage]) -> bytes:
 
 
 def _slow_digest(value: bytes, salt: bytes) -> str:
+    # 128 * n * r bytes: each try of a secret costs 32 MiB; maxmem is the limit above that.
     found = hashlib.scrypt(value, salt=salt, n=2**15, r=8, p=1, maxmem=2**26, dklen=32)
     return found.hex()
 
@@ -221,6 +223,7 @@ class MemoryJournal:
     def append(self, record: CallRecord) -> None:
         """Write one record; starts of calls are dropped, since nothing survives a crash."""
         with self._lock:
+            # A start tells a resumed run of a call in progress, and nobody resumes from memory.
             if not record.begun:
                 self._records.append(record)
 
@@ -288,12 +291,12 @@ class Store(Protocol):
 
 
 def checked_run_id(run_id: str) -> str:
-    """Return a run's id. Raises JournalError for one that is not a valid folder name everywhere."""
+    """Return a run's id. Raises JournalError unless every system takes it as a folder name."""
     problem = name_problem(run_id)
     if problem is None and (run_id in (".", "..") or "\\" in run_id):
         problem = "it names a place in the file system; use letters, digits, '-', '_' and '.'"
     if problem is not None:
-        raise JournalError(f"{run_id!r} is no id for a run: {problem}")
+        raise JournalError(f"{run_id!r} isn't a run id: {problem}")
     return run_id
 
 
@@ -314,8 +317,8 @@ def unknown_run(place: object, run_id: str, known: Iterable[str]) -> JournalErro
 def known_run(place: object, run_id: str) -> JournalError:
     """Return the error for a new run whose id was used before."""
     return JournalError(
-        f"there is a run {run_id!r} in {place} already; open it to go on with it (resume), or give "
-        "the new run another id"
+        f"there is a run {run_id!r} in {place} already; to continue it, resume it, or use "
+        "another id for the new run"
     )
 
 

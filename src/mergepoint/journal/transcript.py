@@ -53,13 +53,15 @@ class SortedRecords:
 
     @classmethod
     def of(cls, records: Iterable[CallRecord], order: Callable[[str], Any]) -> Self:
-        """Sort the records of one run; `order` gives a key to sort paths by."""
+        """Sort the records of one run; `order` returns the sort key of a path."""
         records = tuple(records)
         inner = [record for record in records if record.answered and record.kind == "inner"]
+        # Models inside a Call have its path, and would count instead of it.
         stands = effective_records((one for one in records if one.kind != "inner"), full_path_of)
         answered = [record for record in stands.values() if record.answered]
         failures = [record for record in records if record.failed]
         questions = pending(records)
+        # By identity: records contain mappings, which have no hash.
         known = {id(record) for record in (*answered, *inner, *failures, *questions)}
         return cls(
             tuple(sorted(answered, key=lambda record: order(record.path))),

@@ -54,11 +54,13 @@ class Writer:
     def close(self) -> None:
         """Write the rest, and end the thread. Raises the error of a write that was not awaited."""
         self._forget_parent()
+        # The rest is written here and not awaited: the loop may be closed already.
         thread, self._thread = self._thread, None
         with self._lock:  # a write that has left the queue may still be running
             while self._waiting:
                 self._next()
         if thread is not None:
+            # Its queued tasks find their writes done, and return.
             thread.shutdown(wait=False)
         self._raise()
 
@@ -156,6 +158,7 @@ def append_record(journal: Journal, record: CallRecord, *, later: bool = False) 
         later: Hand over a record that no answer depends on, in any async code.
     """
     writer: Writer | None = getattr(journal, "writer", None)
+    # Not get_running_loop(): without a loop it raises, which every sync call would pay for.
     loop = None if writer is None else asyncio._get_running_loop()
     if writer is None or loop is None:
         journal.append(record)
@@ -201,6 +204,7 @@ class FlushedContext:
             if pending.writes or pending.after:
                 await pending.end()
         except BaseException as error:
+            # Entered, but not on disk: it is left again, since `__aexit__` is not called.
             await call_and_flush(self._inner.__exit__, type(error), error, error.__traceback__)
             raise
         return value
@@ -223,6 +227,7 @@ async def run_off_loop(function: Callable[P, T], *args: P.args, **options: P.kwa
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
+        # A thread cannot be stopped. Without waiting, what it opens would stay open and locked.
         while not work.done():
             await asyncio.wait([work])
         if work.exception() is None:

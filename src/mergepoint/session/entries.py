@@ -255,13 +255,13 @@ def _same(value: Any) -> Any:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r} isn't a string")
     return value
 
 
 def _number(value: Any) -> int:
     if type(value) is not int:
-        raise TypeError(f"{value!r} is no whole number")
+        raise TypeError(f"{value!r} isn't an integer")
     return value
 
 
@@ -281,7 +281,7 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 def _mapping(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise TypeError(f"{value!r} is no mapping")
+        raise TypeError(f"{value!r} isn't a mapping")
     return copy.deepcopy(dict(value))
 
 

@@ -124,9 +124,10 @@ class SessionState:
         if entry.id in self.by_id:
             raise SessionError(
                 f"session {self.header.session_id!r} holds two entries with the id {entry.id!r}; "
-                "mergepoint.session.session_repair.repair_session leaves out the second"
+                "mergepoint.session.repair_session omits the second"
             )
         self.by_id[entry.id] = entry
+        # Steps have the time of their call, which may be before the last entry.
         self.updated_at = max(self.updated_at, entry.created_at)
         if isinstance(entry, WorkingStep):
             self._log(entry)
@@ -135,6 +136,7 @@ class SessionState:
         elif isinstance(entry, Cleared):
             self._clear()
         elif entry.role == "user":
+            # An import may bring turns in another order.
             self.turn = max(self.turn, entry.turn)
             self._asked[entry.turn] = entry
         elif entry.role == "assistant":
@@ -147,6 +149,7 @@ class SessionState:
             self._ended[step.turn] = step
 
     def _clear(self) -> None:
+        # `turn` and `by_id` stay: a later turn must not get the id of a run that has a journal.
         self.messages = []
         self.facts = []
         self.steps = []
@@ -297,8 +300,8 @@ def about_of(given: Mapping[str, Any], redact: Redact | None) -> dict[str, Any]:
             kept[name] = value
         elif value is not None:
             raise StepError(
-                f"{name}={value!r} does not fit; give a whole number, for error a mapping of "
-                "texts, or for metadata a mapping of JSON data"
+                f"{name}={value!r} is invalid; use an integer, for error a mapping of "
+                "strings, or for metadata a mapping of JSON data"
             )
     return kept
 
@@ -309,6 +312,7 @@ def metadata_of(given: Mapping[str, Any], redact: Redact | None) -> dict[str, An
     Raises StepError for data that is not JSON.
     """
     try:
+        # Through JSON: what is returned now equals what a reader gets, with lists for tuples.
         plain = json.loads(json.dumps(given, allow_nan=False, ensure_ascii=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise StepError(f"the metadata of a step is JSON data: {error}") from None
@@ -341,7 +345,7 @@ def check_open(past: SessionState, turn: int) -> None:
     """Raise SessionError unless a turn can still receive an answer."""
     ended = past.ended(turn)
     if past.asked(turn) is None:
-        problem = "is not there, or was cleared"
+        problem = "does not exist, or was cleared"
     elif ended is not None and ended.message:
         problem = f"has its answer already, {ended.message}"
     elif ended is not None and ended.cancelled:
@@ -398,6 +402,7 @@ def _said(past: SessionState, last: int | None) -> Iterator[BaseMessage]:
     for message in past.since_turn(last):
         yield message.to_langchain()
         end = past.ended(message.turn) if message.role == "user" else None
+        # Not after the last message: that is the turn which is being answered.
         if end is not None and end.error is not None and message.turn < past.turn:
             yield AIMessage(UNANSWERED, id=f"{message.id}/unanswered")
 

@@ -110,7 +110,7 @@ class SessionLog:
             return header_at(self.place, self.session_id, plain), mark
 
     def since(self, mark: Mark, *, most: int | None = None) -> Appended:
-        """Return the entries after a mark, at most so many, without waiting."""
+        """Return the entries after a mark, up to `most`, without waiting."""
         with as_session_errors():
             lines, end = self._lines.since(mark, most=most)
             return self._appended(mark, lines, end)
@@ -278,5 +278,5 @@ def check_sidecar_name(name: str) -> str:
     if _NAME.fullmatch(name) and name != "journal":
         return name
     raise SessionError(
-        f"{name!r} names no application; give 1 to 40 of a to z, digits and '_', but not 'journal'"
+        f"{name!r} names no application; use 1 to 40 of a to z, digits and '_', but not 'journal'"
     )

@@ -50,8 +50,8 @@ RECENT = 200
 Row = SessionMessage | Fact | WorkingStep
 
 _ABOUT = """\
-# Worked out from the first {bytes} bytes of journal.jsonl at the end of a turn. Nobody reads it
-# back: what is changed here is lost.
+# Computed from the first {bytes} bytes of journal.jsonl at the end of a turn. It is never read:
+# changes made here are lost.
 """
 
 
@@ -71,6 +71,7 @@ class Snapshot:
             if len(found) > len(shown[name])
         }
         text = self._text(past, shown, omitted)
+        # A long session would keep the text of every row that was ever among the last ones.
         if len(self._written) > 8 * RECENT:
             self._written.clear()
         return _ABOUT.format(bytes=mark.position) + text
@@ -368,6 +369,7 @@ class SessionMemory:
         added: list[E] = []
 
         def new(past: SessionState) -> list[E]:
+            # Looked up under the lock, after the entries of others: two processes may add one id.
             known = past.by_id.get(draft.id or "")
             if known is None:
                 added.append(draft.entry(past))

@@ -72,6 +72,7 @@ def examined(place: str, session_id: str, lines: Sequence[LogLine]) -> Examined:
     for line in lines[1:]:
         end += len(line.data or b"")
         entry = _entry(place, line, flaws)
+        # The first counts: a later line with its id is a copy, which others have never read.
         if entry is not None and entry.id in entries:
             flaws.append(Flaw(line.where, f"a second entry with the id {entry.id!r}", loses=True))
         elif entry is not None:
@@ -93,7 +94,7 @@ def _entry(place: str, line: LogLine, flaws: list[Flaw]) -> Entry | None:
     if line.data is None:
         flaws.append(Flaw(line.where, "it is missing", loses=True))
     elif not line.data.endswith(b"\n"):
-        rest = f"{len(line.data)} bytes of a write that did not end; the next write cuts them off"
+        rest = f"{len(line.data)} bytes of an unfinished write; the next write cuts them off"
         flaws.append(Flaw(line.where, rest))
     else:
         try:
@@ -113,17 +114,17 @@ def _flaws_of_snapshot(locked: LockedLog, found: Examined) -> Iterator[Flaw]:
     if there is None or found.header is None or any(flaw.loses for flaw in found.flaws):
         return
     position, text = there
-    anew = "a repair writes it anew"
+    fix = "a repair writes it again"
     number = sum(end <= position for end in found.ends)
     mark = Mark(position, 1 + number, b"")
     expected = Snapshot().recent(found.past(found.header, most=number), mark)
     if text != expected:
-        yield Flaw("the snapshot", f"it is not what the journal gives; {anew}")
+        yield Flaw("the snapshot", f"it differs from the journal; {fix}")
     elif any(
         isinstance(entry, SessionMessage) and entry.role == "assistant"
         for entry in found.entries[number:]
     ):
-        yield Flaw("the snapshot", f"an answer that came after it is not in it; {anew}")
+        yield Flaw("the snapshot", f"an answer that came after it is not in it; {fix}")
 
 
 @dataclass(frozen=True, slots=True)

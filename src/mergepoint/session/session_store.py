@@ -84,8 +84,8 @@ class Sessions(ABC):
         log = self.log(header.session_id)
         if not log.create(header, entries):
             raise SessionError(
-                f"there is a session {header.session_id!r} in {self} already; open it to go on "
-                "with it, or give the new one another id"
+                f"there is a session {header.session_id!r} in {self} already; open it, or "
+                "use another id for the new one"
             )
         return SessionMemory(log)
 
@@ -121,7 +121,7 @@ class Sessions(ABC):
 
     def _unknown(self, session_id: str) -> SessionError:
         known = tuple(self._ids())
-        there = f"there are: {', '.join(known[:5])}" if known else "there are none yet"
+        there = f"sessions: {', '.join(known[:5])}" if known else "there are none yet"
         return SessionError(
             f"there is no session {session_id!r} in {self}{nearest(session_id, known)}; {there}"
         )

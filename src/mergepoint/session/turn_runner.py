@@ -109,6 +109,7 @@ class Artifacts:
             type_ = self._type(record)
             if record.key.run != run or type_ is None or _nothing(record):
                 continue
+            # Counted by path: a resumed turn gives a step the id that it had, so it is added once.
             made[record.path] += 1
             content, about = _content(record)
             if record.kind == "gate":
@@ -290,6 +291,7 @@ class TurnInProgress:
             "runner": self._runner,
             "answerer": given.get("answerer"),
         }
+        # A kill between the message and the header of its run leaves a turn whose run begins now.
         if self._before and runs.has(ctx.run_id):
             return {**same, "resume": ctx.run_id}
         return {**same, "messages": self.seen, "inputs": given.get("inputs")}
@@ -299,6 +301,7 @@ class TurnInProgress:
         if self.generation is None:
             self._memory.settle()
             return
+        # Steps first: with its answer the turn is over, and a resume would not add what is missing.
         self.log()
         made = self.generation.messages[-1]
         self._answer = self._memory.add_response(
@@ -343,13 +346,15 @@ def accepted(memory: SessionMemory, *, text: str, message_id: str | None) -> Use
     """Accept the user's message, or find it if it was accepted before."""
     memory.refresh()
     unfinished = memory.unfinished
+    # Known before the message is added: a repeated request resumes the turn that it began.
     known = message_id is not None and message_id in memory.past.by_id
     if unfinished is not None and unfinished.id != message_id:
         raise SessionError(
             f"turn {unfinished.turn} of session {memory.session_id!r} is unfinished: it was "
-            "killed, or waits at a gate. Go on with it (TurnRunner.resume), or end it (cancel_turn)"
+            "killed, or waits at a gate. Continue it (TurnRunner.resume), or end it (cancel_turn)"
         )
     asked = memory.add_response("user", text, message_id=message_id, opens=True)
+    # A failed turn can be repeated only while it is the last: later turns have seen its end.
     if known and _answer_of(memory, asked.turn) is None:
         _check_last(memory, asked.turn)
     return UserTurn(asked, known)
@@ -525,16 +530,21 @@ class TurnRunner:
     ) -> Iterator[TurnInProgress]:
         """Lock the session, and record how the turn ends."""
         check_given(given)
+        # Locked until the end: an unfinished turn that is found under the lock has no process, so
+        # it was killed or waits at a gate.
         with memory.holding_turn():
             asked = begin(memory)
             turn = TurnInProgress(memory, asked, self._runner, self._artifacts, meta=self._meta)
+            # After `begin`: the message of this turn is the last one that the tree sees.
             turn.seen = view_of(memory.past, last=self._last, facts=self._facts)
             try:
                 yield turn
                 turn.settle()
+            # A pause is no failure. Without an error step the turn stays unfinished and is resumed.
             except GateOpen:
                 turn.log()
                 raise
+            # Also KeyboardInterrupt and a cancelled task, which end the turn as cancelled.
             except BaseException as error:
                 turn.fail(error)
                 raise

@@ -68,6 +68,7 @@ def import_session(
         document, checked_session_id(wanted or new_session_id()), kept.redact
     )
     entries = reading.entries(file)
+    # All problems at once, and before anything is written.
     if reading.faults:
         raise _refused(path, reading.faults)
     now = datetime.now(UTC)
