@@ -145,7 +145,7 @@ def test_a_journal_is_created_once(tmp_path: Path) -> None:
         journal.append(record("a"))
     before = path.read_bytes()
     with pytest.raises(
-        JournalError, match=r"cannot create .*x\.jsonl.*; FileJournal\.open goes on"
+        JournalError, match=r"cannot create .*x\.jsonl.*; open it with FileJournal\.open"
     ):
         FileJournal.create(path, HEADER)
     assert path.read_bytes() == before
