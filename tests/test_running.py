@@ -40,7 +40,7 @@ from mergepoint.tree.leaves import Step
 from mergepoint.tree.load import TargetError, graph_names, recipe_graphs
 from mergepoint.tree.nodes import Block, Gate
 from mergepoint.tree.prompts import Template
-from mergepoint.tree.yaml import to_yaml
+from mergepoint.tree.tree_yaml import to_yaml
 from tests.streams.whole.blocks import REGISTRY
 from tests.streams.whole.mixed import Judging, drawn
 from tests.streams.whole.model import Log

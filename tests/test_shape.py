@@ -144,7 +144,7 @@ def test_callers_of_the_merge_are_few_and_named() -> None:
     """State changes in the fold, in the exits of compiled graphs and where a session commits."""
     found: dict[str, int] = {}
     for name, tree in parsed(SOURCE):
-        if name == "core/state.py" or ("mergepoint.core.state", "merge") not in imported(tree):
+        if name == "core/merge.py" or ("mergepoint.core.merge", "merge") not in imported(tree):
             continue
         calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
         found[name] = sum(isinstance(one, ast.Name) and one.id == "merge" for one in calls)
@@ -156,8 +156,8 @@ def test_nobody_goes_around_the_merge() -> None:
     asking = set()
     for name, tree in parsed(SOURCE):
         names = set(imported(tree))
-        assert not {("mergepoint.core.state", ""), ("mergepoint.core", "state")} & names, name
-        if ("mergepoint.core.state", "keep") in names:
+        assert not {("mergepoint.core.merge", ""), ("mergepoint.core", "state")} & names, name
+        if ("mergepoint.core.merge", "keep") in names:
             asking.add(name)
     assert asking == KEEPING
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mergepoint.core.errors import StepError as StepError
     from mergepoint.core.errors import TreeError as TreeError
     from mergepoint.core.errors import TruncatedAnswer as TruncatedAnswer
-    from mergepoint.core.state import MergeMode as MergeMode
+    from mergepoint.core.merge import MergeMode as MergeMode
     from mergepoint.engine.callbacks import Event as Event
     from mergepoint.engine.callbacks import Recorder as Recorder
     from mergepoint.engine.compiler import Graph as Graph
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mergepoint.engine.generation import run_generation as run_generation
     from mergepoint.engine.result import Result as Result
     from mergepoint.engine.runner import ChatRunner as ChatRunner
-    from mergepoint.journal.records import CallRecord as CallRecord
+    from mergepoint.journal.call_records import CallRecord as CallRecord
     from mergepoint.journal.transcript import Transcript as Transcript
     from mergepoint.journal.transcript import read_transcript as read_transcript
     from mergepoint.journal.transcript import write_transcript as write_transcript
@@ -91,10 +91,10 @@ if TYPE_CHECKING:
     from mergepoint.tree.transform import outline as outline
     from mergepoint.tree.transform import with_overrides as with_overrides
     from mergepoint.tree.transform import without as without
+    from mergepoint.tree.tree_yaml import from_yaml as from_yaml
+    from mergepoint.tree.tree_yaml import load_yaml as load_yaml
+    from mergepoint.tree.tree_yaml import to_yaml as to_yaml
     from mergepoint.tree.validate import check as check
-    from mergepoint.tree.yaml import from_yaml as from_yaml
-    from mergepoint.tree.yaml import load_yaml as load_yaml
-    from mergepoint.tree.yaml import to_yaml as to_yaml
 
 __all__ = [
     "AnswerError",
@@ -193,14 +193,14 @@ _HOMES = {
         "MergepointError MissingKey RailError ReplayMiss SessionError StepError TreeError "
         "TruncatedAnswer"
     ),
-    "mergepoint.core.state": "MergeMode",
+    "mergepoint.core.merge": "MergeMode",
     "mergepoint.engine.callbacks": "Event Recorder",
     "mergepoint.engine.compiler": "Graph aresume_graph resume_graph",
     "mergepoint.engine.context": "RunContext",
     "mergepoint.engine.generation": "run_generation",
     "mergepoint.engine.result": "Result",
     "mergepoint.engine.runner": "ChatRunner",
-    "mergepoint.journal.records": "CallRecord",
+    "mergepoint.journal.call_records": "CallRecord",
     "mergepoint.journal.transcript": "Transcript read_transcript write_transcript",
     "mergepoint.journal.usage": "Usage",
     "mergepoint.models.budget": "BudgetLedger",
@@ -227,7 +227,7 @@ _HOMES = {
     "mergepoint.tree.prompts": "CallContext PromptContext Template reads",
     "mergepoint.tree.transform": "outline with_overrides without",
     "mergepoint.tree.validate": "check",
-    "mergepoint.tree.yaml": "from_yaml load_yaml to_yaml",
+    "mergepoint.tree.tree_yaml": "from_yaml load_yaml to_yaml",
 }
 if not TYPE_CHECKING:  # to a type checker a module with `__getattr__` has any name
     __getattr__, __dir__ = lazy_names(__name__, _HOMES)

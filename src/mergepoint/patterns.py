@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mergepoint.core.errors import TreeError
+from mergepoint.core.merge import MergeMode
 from mergepoint.core.paths import name_problem
-from mergepoint.core.state import MergeMode
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block, Node
 from mergepoint.tree.prompts import Template, key_problem

@@ -9,9 +9,9 @@ from pathlib import Path
 from mergepoint.core.errors import RecipeError
 from mergepoint.core.paths import is_file, nearest
 from mergepoint.core.strict_yaml import YamlError, load_file
-from mergepoint.streams.planning import with_plan
 from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.recipe_yaml import LIBRARY, Library, load_recipe
+from mergepoint.streams.resolved_recipe import with_plan
 from mergepoint.tree.leaves import is_node
 from mergepoint.tree.load import (
     GRAPH_FILES,
@@ -24,7 +24,7 @@ from mergepoint.tree.load import (
     split_target,
 )
 from mergepoint.tree.nodes import Node
-from mergepoint.tree.yaml import load_yaml
+from mergepoint.tree.tree_yaml import load_yaml
 
 EXAMPLE_FILE = "inputs.yaml"
 

@@ -21,7 +21,7 @@ from mergepoint.apps.cli.chat_loop import ChatSetup, converse
 from mergepoint.apps.cli.chat_terminal import TurnView, WrappedText
 from mergepoint.core.errors import SandboxMissing
 from mergepoint.engine.callbacks import Event
-from mergepoint.journal.records import CallKey, CallRecord
+from mergepoint.journal.call_records import CallKey, CallRecord
 from mergepoint.sandbox.job import CodeJob, CodeRun
 from mergepoint.session.file_sessions import sessions_at
 from mergepoint.testing.fakes import ScriptedRunner

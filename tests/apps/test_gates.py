@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage
 from tests.apps.command import Outcome, command, completions, on_terminal, plain, process
 
 from mergepoint.apps.cli.gate_answers import question_lines
-from mergepoint.core.state import State
+from mergepoint.core.merge import State
 from mergepoint.tree.decision import Question
 
 TEXT = st.text(max_size=8)

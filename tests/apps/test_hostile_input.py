@@ -21,11 +21,11 @@ from mergepoint import Block, Budget, Call, Gate, Loop, Step, Template, compile_
 from mergepoint.core.errors import MergepointError
 from mergepoint.engine.generation import run_generation
 from mergepoint.engine.interpreter import interpret
+from mergepoint.journal.checked_lines import JournalError, encode
 from mergepoint.journal.file_journal import FileStore
-from mergepoint.journal.lines import JournalError, encode
 from mergepoint.targets import find_target
 from mergepoint.testing.scripted_model import ScriptedModel
-from mergepoint.tree.yaml import from_yaml
+from mergepoint.tree.tree_yaml import from_yaml
 
 ODD_TEXT = st.sampled_from(
     ["", " ", "\0", "\udcff", "\ud83d", "..", ".", "/", "a/b", "-x", "last", "x" * 5000, "\x1b[2J"]

@@ -32,7 +32,7 @@ import os, sys
 from pathlib import Path
 from mergepoint.journal.file_locks import is_locked, lock_file, open_lockable
 from mergepoint.journal.file_locks import open_locked, remove_locked
-from mergepoint.journal.lines import JournalError
+from mergepoint.journal.checked_lines import JournalError
 path = Path("x")
 first = open_locked(path)
 assert is_locked(path)

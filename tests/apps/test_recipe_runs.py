@@ -14,8 +14,8 @@ from tests.apps.command import command, on_terminal, plain
 from mergepoint.apps.cli.output import FAILED
 from mergepoint.streams.describe import to_svg
 from mergepoint.streams.model_calls import path_of
-from mergepoint.streams.planning import plan
 from mergepoint.streams.recipe_yaml import LIBRARY
+from mergepoint.streams.resolved_recipe import plan
 from mergepoint.targets import find_target
 from mergepoint.testing.server import ModelServer
 from mergepoint.tree.load import recipe_graphs

@@ -11,7 +11,7 @@ from tests.apps.command import Outcome, command, process
 
 from mergepoint.apps.cli.invocation import Invocation, read_invocation
 from mergepoint.apps.cli.run_store import RunStore
-from mergepoint.journal.lines import decode, encode
+from mergepoint.journal.checked_lines import decode, encode
 
 KEY = "sk-proj-Ab1Cd2Ef3Gh4Ij5Kl6Mn7Op8"
 

@@ -6,7 +6,7 @@ import pytest
 
 from mergepoint.apps.cli.progress import Progress, recorded_progress
 from mergepoint.engine.callbacks import Event
-from mergepoint.journal.records import CallKey, CallRecord
+from mergepoint.journal.call_records import CallKey, CallRecord
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block
 

@@ -21,11 +21,11 @@ from mergepoint.journal.stores import MemoryJournal
 from mergepoint.models.budget import BudgetLedger
 from mergepoint.streams.executor import RecipeExecutor
 from mergepoint.streams.model_calls import CallEnvironment, client_of
-from mergepoint.streams.planning import plan
 from mergepoint.streams.protocols import ModelAnswer, ModelRequest
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_runs import RecipeOptions, RecipeRun
-from mergepoint.streams.stage import entered
+from mergepoint.streams.resolved_recipe import plan
+from mergepoint.streams.stage_run import entered
 from mergepoint.streams.thing import Thing
 from mergepoint.tree.policy import Budget, Policy
 

@@ -14,12 +14,12 @@ from tests.benchmarks.contender import Contender, Ran, Row
 from tests.benchmarks.disk import Disk
 from tests.benchmarks.work import CRITICS, QUESTION, Enclave, Fan, Flat, Parts, Work
 
-from mergepoint.core.state import MergeMode
+from mergepoint.core.merge import MergeMode
 from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.compiler import Form, compile_graph
-from mergepoint.engine.facts import RUN_ID
+from mergepoint.engine.run_constants import RUN_ID
+from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.file_journal import FileJournal, read_journal
-from mergepoint.journal.records import CallRecord
 from mergepoint.journal.stores import RunHeader
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block

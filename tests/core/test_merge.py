@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mergepoint.core.errors import MergeError
-from mergepoint.core.state import (
+from mergepoint.core.merge import (
     MERGE_MODES,
     NO_RESPONSE,
     MergeMode,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mergepoint.core.state import State
+from mergepoint.core.merge import State
 
 # How long an example takes says nothing about the law that it is an example of.
 UNHURRIED = settings(

@@ -16,8 +16,8 @@ from tests.crash.survey import Survey
 from tests.crash.trees import turning
 
 from mergepoint.engine.compiler import Form
+from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.file_journal import store_at
-from mergepoint.journal.records import CallRecord
 from mergepoint.testing.server import ModelServer
 
 REACH = 16

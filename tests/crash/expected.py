@@ -12,10 +12,10 @@ from tests.crash.served import answer_to
 from tests.crash.trees import Ask, Said
 
 from mergepoint import Node, Recorder
-from mergepoint.core.state import State
+from mergepoint.core.merge import State
 from mergepoint.engine.interpreter import interpret
+from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.recorded_answers import ReplaySource
-from mergepoint.journal.records import CallRecord
 from mergepoint.journal.replay import replay
 from mergepoint.journal.stores import Store
 from mergepoint.journal.transcript import Transcript, read_transcript, transcript_of

@@ -17,7 +17,7 @@ from tests.crash.served import answer_to
 from tests.crash.survey import Asked
 from tests.crash.trees import gated
 
-from mergepoint.journal.records import CallRecord
+from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.replay import answer_questions
 from mergepoint.journal.transcript import transcript_of
 

@@ -18,8 +18,8 @@ from tests.crash.survey import Asked, Survey, bars
 from tests.crash.trees import turning
 
 from mergepoint import CallRecord, RunContext, run_generation
+from mergepoint.journal.call_records import CallKey
 from mergepoint.journal.file_journal import FileStore
-from mergepoint.journal.records import CallKey
 
 
 def record(path: str, key: str = "") -> CallRecord:

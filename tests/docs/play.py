@@ -15,7 +15,7 @@ from types import ModuleType
 
 from tests.docs.pages import SHELLS, Fence, Page
 
-from mergepoint.tree.yaml import from_yaml
+from mergepoint.tree.tree_yaml import from_yaml
 
 Shell = Callable[[Fence, str], str | None]
 """Runs a block of commands and returns what was printed, None where nothing was run."""

@@ -11,13 +11,13 @@ from mergepoint.core.frozen_json import thaw
 from mergepoint.streams import conditions
 from mergepoint.streams.conditions import Check
 from mergepoint.streams.grouping import Gather
-from mergepoint.streams.limits import Rails
-from mergepoint.streams.planning import PlannedRecipe, PlannedStage, plan
 from mergepoint.streams.prompting import PromptParams
 from mergepoint.streams.provenance import vocabulary
+from mergepoint.streams.rails import Rails
 from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.recipe_yaml import Library, RecipeForm, StageForm
 from mergepoint.streams.registry import PACKAGE, BlockType, Registry
+from mergepoint.streams.resolved_recipe import PlannedRecipe, PlannedStage, plan
 from mergepoint.tree.forms import models_of
 
 PURPOSES: Final[Mapping[str, tuple[str, ...]]] = {

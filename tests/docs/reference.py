@@ -21,7 +21,7 @@ from mergepoint.core import errors
 from mergepoint.core.errors import MergepointError
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block, Gate, Loop
-from mergepoint.tree.yaml import NODE_FORMS
+from mergepoint.tree.tree_yaml import NODE_FORMS
 
 PYTHON: Final = {
     "mergepoint": "The top-level package: trees, runs, results, and errors.",

@@ -218,7 +218,7 @@ def test_examples_in_docstrings_run() -> None:
         if not found.name.endswith("__main__")
         and not found.name.startswith("mergepoint.apps.chainlit.")  # it writes when it is imported
     ]
-    assert "mergepoint.core.state" in names
+    assert "mergepoint.core.merge" in names
     assert [fault for name in names for fault in _doctested(importlib.import_module(name))] == []
 
 

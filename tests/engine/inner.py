@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from mergepoint import Block, Call, CallContext, Recorder, Step
+from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.recorded_answers import RecordedAnswers, ResumeSource
-from mergepoint.journal.records import CallRecord
 from mergepoint.journal.stores import MemoryJournal
 from mergepoint.testing.scripted_model import ScriptedModel
 

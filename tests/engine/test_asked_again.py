@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from mergepoint import Block, Node, RunContext, Step, run_generation
-from mergepoint.core.state import State
+from mergepoint.core.merge import State
+from mergepoint.journal.call_records import CallKey, CallRecord
 from mergepoint.journal.file_journal import FileStore, read_journal
 from mergepoint.journal.recorded_answers import effective_records, key_of, path_of
-from mergepoint.journal.records import CallKey, CallRecord
 from mergepoint.journal.replay import replay
 from mergepoint.journal.transcript import read_transcript
 from mergepoint.report.call_text import call_view

@@ -23,9 +23,9 @@ from mergepoint.engine.compiler import Form, aresume_graph, compile_graph
 from mergepoint.engine.context import RunContext
 from mergepoint.engine.generation import arun_generation
 from mergepoint.engine.runner import ChatRunner
+from mergepoint.journal.call_records import CallRecord
+from mergepoint.journal.checked_lines import JournalError
 from mergepoint.journal.file_journal import FileJournal, FileStore, read_journal
-from mergepoint.journal.lines import JournalError
-from mergepoint.journal.records import CallRecord
 from mergepoint.journal.stores import RunHeader, Store
 from mergepoint.journal.writer import run_off_loop
 from mergepoint.sandbox.backends import code_runner

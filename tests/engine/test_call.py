@@ -12,7 +12,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from tests.engine.engines import Engine
 
 from mergepoint import Block, Call, CallContext, Step, StepError, Template, TreeError, reads
-from mergepoint.core.state import State
+from mergepoint.core.merge import State
 from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.interpreter import interpret
 from mergepoint.journal.replay import replay

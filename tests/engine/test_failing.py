@@ -13,7 +13,7 @@ from tests.engine.engines import Engine, Runner, texts
 from mergepoint.core.errors import StepError, TreeError
 from mergepoint.engine.context import RunContext
 from mergepoint.engine.generation import TRANSCRIPT, run_generation
-from mergepoint.journal.lines import JournalError
+from mergepoint.journal.checked_lines import JournalError
 from mergepoint.journal.transcript import read_transcript
 from mergepoint.testing.answer_table import ProviderFailure
 from mergepoint.testing.scripted_model import Answer, ScriptedModel

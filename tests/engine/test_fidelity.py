@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from tests.engine.engines import RUN, Engine
 
 from mergepoint.core.errors import StepError
-from mergepoint.core.state import State
+from mergepoint.core.merge import State
 from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.compiler import Form, compile_graph
 from mergepoint.engine.context import RunContext

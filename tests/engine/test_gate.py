@@ -21,7 +21,7 @@ from mergepoint import (
     StepError,
     compile_graph,
 )
-from mergepoint.core.state import State
+from mergepoint.core.merge import State
 from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.compiler import Form
 from mergepoint.engine.interpreter import ainterpret, interpret

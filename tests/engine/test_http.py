@@ -18,7 +18,7 @@ from mergepoint.engine.context import RunContext
 from mergepoint.engine.generation import TRANSCRIPT, arun_generation, run_generation
 from mergepoint.engine.result import Result
 from mergepoint.engine.runner import ChatRunner
-from mergepoint.journal.records import CallRecord
+from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.transcript import Transcript, read_transcript
 from mergepoint.journal.usage import Usage
 from mergepoint.models.identity import OPENING, View, seen_through

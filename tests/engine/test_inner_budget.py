@@ -20,7 +20,7 @@ from mergepoint import (
     compile_graph,
 )
 from mergepoint.engine.compiler import Form
-from mergepoint.journal.records import CallKey
+from mergepoint.journal.call_records import CallKey
 from mergepoint.models.budget import BudgetLedger, NestedBudget
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
 

@@ -15,7 +15,7 @@ from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block, Input
 from mergepoint.tree.prompts import PromptContext, Template, reads
-from mergepoint.tree.yaml import from_yaml, to_yaml
+from mergepoint.tree.tree_yaml import from_yaml, to_yaml
 
 
 def about(*names: str | tuple[str, Any] | Input) -> Block:

@@ -16,12 +16,12 @@ from langchain_core.outputs import ChatGeneration, ChatResult, LLMResult
 from pydantic import Field
 from tests.engine.engines import RUNNERS, Engine, Runner
 
-from mergepoint.core.state import State
+from mergepoint.core.merge import State
 from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.compiler import Form, compile_graph
 from mergepoint.engine.context import RunContext
 from mergepoint.engine.generation import run_generation
-from mergepoint.journal.records import CallRecord
+from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.replay import replay
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
 from mergepoint.tree.leaves import Call, Step

@@ -20,8 +20,8 @@ from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.compiler import Form, Graph, aresume_graph, compile_graph, resume_graph
 from mergepoint.engine.context import RunContext
 from mergepoint.engine.runner import ChatRunner
+from mergepoint.journal.checked_lines import JournalError
 from mergepoint.journal.file_journal import FileStore
-from mergepoint.journal.lines import JournalError
 from mergepoint.testing.fakes import Killed, KillingStore
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.tree.leaves import Call, Step

@@ -24,8 +24,8 @@ from mergepoint import (
     with_overrides,
 )
 from mergepoint.engine.compiler import Form
+from mergepoint.journal.checked_lines import JournalError
 from mergepoint.journal.file_journal import FileJournal, read_journal
-from mergepoint.journal.lines import JournalError
 from mergepoint.testing.scripted_model import ScriptedModel
 
 

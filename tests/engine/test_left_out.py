@@ -25,11 +25,11 @@ from mergepoint import (
     Transcript,
     run_generation,
 )
-from mergepoint.core.state import State
+from mergepoint.core.merge import State
 from mergepoint.engine.compiler import Form
 from mergepoint.engine.interpreter import interpret
+from mergepoint.journal.call_records import to_json_value
 from mergepoint.journal.file_journal import read_journal
-from mergepoint.journal.records import to_json_value
 from mergepoint.journal.replay import replay
 from mergepoint.journal.transcript import transcript_of
 from mergepoint.report.call_text import call_view, to_text

@@ -20,7 +20,7 @@ from mergepoint import (
     read_transcript,
     run_generation,
 )
-from mergepoint.core.state import State
+from mergepoint.core.merge import State
 from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.compiler import Form
 from mergepoint.engine.generation import TRANSCRIPT

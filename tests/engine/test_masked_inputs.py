@@ -11,8 +11,8 @@ from langchain_core.messages import HumanMessage
 from mergepoint import Block, Gate, Step, StepError, Template, compile_graph, run_generation
 from mergepoint.core.errors import GateOpen
 from mergepoint.engine.context import RunContext
+from mergepoint.journal.checked_lines import JournalError
 from mergepoint.journal.file_journal import FileStore
-from mergepoint.journal.lines import JournalError
 from mergepoint.testing.scripted_model import ScriptedModel
 
 KEY = "sk-" + "a1b2c3d4" * 4

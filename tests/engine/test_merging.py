@@ -11,7 +11,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from tests.engine.engines import RUN, Engine, texts
 
 from mergepoint.core.errors import TreeError
-from mergepoint.core.state import MergeMode
+from mergepoint.core.merge import MergeMode
 from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.compiler import Form, compile_graph
 from mergepoint.testing.scripted_model import ScriptedModel

@@ -24,9 +24,9 @@ from mergepoint import (
     run_generation,
 )
 from mergepoint.engine.compiler import Form
+from mergepoint.journal.call_records import CallRecord, to_json_value
 from mergepoint.journal.file_journal import FileStore, read_journal
 from mergepoint.journal.recorded_answers import pending
-from mergepoint.journal.records import CallRecord, to_json_value
 from mergepoint.journal.transcript import read_transcript, transcript_of, write_transcript
 from mergepoint.report.call_text import call_view, to_text
 from mergepoint.testing.scripted_model import ScriptedModel

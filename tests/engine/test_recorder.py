@@ -18,8 +18,8 @@ from tests.engine.engines import Engine
 
 from mergepoint.engine.callbacks import Event, Recorder
 from mergepoint.engine.compiler import Form, compile_graph
-from mergepoint.journal.lines import JournalError
-from mergepoint.journal.records import CallRecord
+from mergepoint.journal.call_records import CallRecord
+from mergepoint.journal.checked_lines import JournalError
 from mergepoint.journal.stores import MemoryJournal
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
 from mergepoint.tree.leaves import Step

@@ -12,8 +12,8 @@ from langchain_openai import ChatOpenAI
 from tests.journal.places import Place, place_of
 
 from mergepoint import Block, Node, RunContext, Step, Template, run_generation
+from mergepoint.journal.checked_lines import JournalError
 from mergepoint.journal.file_journal import FileStore
-from mergepoint.journal.lines import JournalError
 from mergepoint.journal.transcript import read_transcript
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.testing.server import ModelServer, ServerReply

@@ -10,7 +10,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatResult
 from tests.engine.engines import Echo, Engine
 
-from mergepoint.core.state import State
+from mergepoint.core.merge import State
 from mergepoint.engine.callbacks import Recorder
 from mergepoint.journal.replay import replay
 from mergepoint.testing.scripted_model import ScriptedModel
@@ -18,8 +18,8 @@ from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block, Gate, Node, thread_groups
 from mergepoint.tree.policy import Budget
 from mergepoint.tree.prompts import Template, reads
+from mergepoint.tree.tree_yaml import from_yaml, to_yaml
 from mergepoint.tree.validate import check
-from mergepoint.tree.yaml import from_yaml, to_yaml
 
 
 def voice(name: str, **fields: Any) -> Step:

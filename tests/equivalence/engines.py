@@ -16,7 +16,7 @@ from tests.reference.reference import run as run_reference
 from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.compiler import compile_graph
 from mergepoint.engine.interpreter import ainterpret, interpret
-from mergepoint.journal.records import CallRecord
+from mergepoint.journal.call_records import CallRecord
 from mergepoint.testing.answer_table import AnswerDetails, Line, TableModel, answer_details, line
 from mergepoint.testing.random_trees import Case
 

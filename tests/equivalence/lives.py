@@ -14,13 +14,13 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from tests.equivalence.engines import RUN, SEED
 
 from mergepoint.core.errors import GateOpen
-from mergepoint.core.state import State
+from mergepoint.core.merge import State
 from mergepoint.engine.compiler import Form, compile_graph
 from mergepoint.engine.context import RunContext
 from mergepoint.engine.generation import TRANSCRIPT, arun_generation, run_generation
+from mergepoint.journal.call_records import CallRecord, is_tool
 from mergepoint.journal.file_journal import JOURNAL, FileStore
 from mergepoint.journal.journal_check import check_run
-from mergepoint.journal.records import CallRecord, is_tool
 from mergepoint.journal.replay import replay
 from mergepoint.journal.transcript import read_transcript, transcript_of
 from mergepoint.testing.answer_table import AnswerTable, Line, TableModel

@@ -20,9 +20,9 @@ from langchain_core.messages import HumanMessage
 from tests.equivalence.engines import RUN
 from tests.equivalence.lives import WAYS, Left, NoAnswers, gone_on, left_alone
 
+from mergepoint.journal.call_records import CallRecord
+from mergepoint.journal.checked_lines import JournalError
 from mergepoint.journal.file_journal import JOURNAL, read_journal
-from mergepoint.journal.lines import JournalError
-from mergepoint.journal.records import CallRecord
 from mergepoint.testing.answer_table import AnswerTable, ReplySchema, TableModel
 from mergepoint.testing.random_trees import Case
 from mergepoint.testing.tree_functions import (

@@ -17,11 +17,11 @@ import pytest
 from langchain_core.messages import BaseMessage
 from tests.graphs.golden import case_of, offline_answer, tree_of
 
-from mergepoint.core.state import State
+from mergepoint.core.merge import State
 from mergepoint.engine.compiler import Form
 from mergepoint.engine.generation import run_generation
 from mergepoint.engine.result import Result
-from mergepoint.journal.records import CallRecord
+from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.replay import replay
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.tree.leaves import Step

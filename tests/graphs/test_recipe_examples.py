@@ -14,10 +14,10 @@ from tests.graphs.golden import GRAPHS, OPENING, around_drawing, case_of, write_
 from mergepoint.engine.result import Result
 from mergepoint.journal.file_journal import FileStore
 from mergepoint.streams.describe import to_mermaid
-from mergepoint.streams.planning import plan
 from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.recipe_runs import run_recipe
 from mergepoint.streams.recipe_yaml import Library, load_recipe
+from mergepoint.streams.resolved_recipe import plan
 from mergepoint.streams.thing import fold
 
 RECIPES = tuple(sorted(file.parent.name for file in GRAPHS.glob("*/recipe.yaml")))

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sql
 
+from mergepoint.journal.checked_lines import encode, read_lines
 from mergepoint.journal.file_journal import FileStore
-from mergepoint.journal.lines import encode, read_lines
 from mergepoint.journal.sql_journal import RECORDS, RUN_TABLES, RUNS, SqlStore
 from mergepoint.journal.stores import Store
 

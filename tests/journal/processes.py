@@ -12,8 +12,8 @@ import json, os, random, resource, signal, sys
 from datetime import UTC, datetime
 from pathlib import Path
 from mergepoint.journal.file_journal import FileJournal, read_journal, store_at
-from mergepoint.journal.lines import JournalError, read_lines
-from mergepoint.journal.records import CallKey, CallRecord
+from mergepoint.journal.checked_lines import JournalError, read_lines
+from mergepoint.journal.call_records import CallKey, CallRecord
 from mergepoint.journal.stores import RunHeader
 
 def header(run="r1"):

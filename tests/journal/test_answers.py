@@ -9,6 +9,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
 from mergepoint.core.errors import ReplayMiss
+from mergepoint.journal.call_records import CallKey, CallRecord
 from mergepoint.journal.fingerprint import Digests, setting_digest
 from mergepoint.journal.recorded_answers import (
     AnswerRequest,
@@ -18,7 +19,6 @@ from mergepoint.journal.recorded_answers import (
     ReuseSource,
     answers_of,
 )
-from mergepoint.journal.records import CallKey, CallRecord
 
 
 def record(path: str, request: str, response: str = "x", *, failed: bool = False) -> CallRecord:

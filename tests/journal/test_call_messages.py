@@ -8,7 +8,7 @@ import pytest
 from langchain_core.load import dumps
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
-from mergepoint.journal.records import CallKey, prompt_message, response_message
+from mergepoint.journal.call_records import CallKey, prompt_message, response_message
 
 KEY = CallKey("r1", "", "a")
 ANSWERED = AIMessage(

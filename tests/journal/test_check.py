@@ -12,12 +12,12 @@ import pytest
 from langchain_core.messages import AIMessage
 
 from mergepoint import Block, Step
+from mergepoint.journal.call_records import CallKey, CallRecord
+from mergepoint.journal.checked_lines import JournalError
 from mergepoint.journal.file_journal import FileJournal
 from mergepoint.journal.file_locks import is_locked
 from mergepoint.journal.journal_check import check_journal, open_repair
 from mergepoint.journal.line_logs import Tail
-from mergepoint.journal.lines import JournalError
-from mergepoint.journal.records import CallKey, CallRecord
 from mergepoint.journal.stores import RunHeader
 from mergepoint.tree.transform import outline
 

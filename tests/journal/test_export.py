@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 
 from mergepoint import Block, RunContext, Step, Template, run_generation
+from mergepoint.journal.call_records import to_json_value
 from mergepoint.journal.file_journal import read_journal
-from mergepoint.journal.records import to_json_value
 from mergepoint.journal.transcript import (
     NOT_IN_JOURNAL,
     UNFINISHED,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mergepoint.journal.checked_lines import JournalError, write_whole
 from mergepoint.journal.file_locks import (
     file_lock,
     is_locked,
@@ -16,7 +17,6 @@ from mergepoint.journal.file_locks import (
     open_locked,
     remove_locked,
 )
-from mergepoint.journal.lines import JournalError, write_whole
 
 
 @pytest.fixture

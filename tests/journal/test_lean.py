@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Huma
 from pydantic import BaseModel
 from tests.journal.test_stores import record
 
-from mergepoint.journal.records import (
+from mergepoint.journal.call_records import (
     CallRecord,
     record_from_plain,
     record_to_plain,

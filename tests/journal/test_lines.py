@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mergepoint.journal.lines import FileLines, JournalError, encode, read_lines
+from mergepoint.journal.checked_lines import FileLines, JournalError, encode, read_lines
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))
 VALUES = st.recursive(

@@ -22,8 +22,8 @@ from mergepoint import (
     compile_graph,
     run_generation,
 )
+from mergepoint.journal.checked_lines import JournalError
 from mergepoint.journal.file_journal import FileStore
-from mergepoint.journal.lines import JournalError
 from mergepoint.journal.replay import answer_questions, open_questions
 from mergepoint.journal.stores import Store
 from mergepoint.testing.scripted_model import ScriptedModel

@@ -6,7 +6,7 @@ import time
 
 from langchain_core.messages import AIMessage, HumanMessage
 
-from mergepoint.journal.records import CallKey, CallRecord, error_of, now
+from mergepoint.journal.call_records import CallKey, CallRecord, error_of, now
 
 KEY = CallKey("r", "host/scope", "mp/step_01")
 

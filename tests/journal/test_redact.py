@@ -17,8 +17,8 @@ from tests.journal.test_stores import HEADER, record
 
 from mergepoint.engine.context import RunContext
 from mergepoint.engine.runner import ChatRunner
-from mergepoint.journal.lines import JournalError, encode
-from mergepoint.journal.records import CallRecord, record_to_plain
+from mergepoint.journal.call_records import CallRecord, record_to_plain
+from mergepoint.journal.checked_lines import JournalError, encode
 from mergepoint.journal.redact import MASK, encode_safe, mask, suspicious
 from mergepoint.journal.stores import RunHeader
 from mergepoint.journal.transcript import Transcript, read_transcript, write_transcript

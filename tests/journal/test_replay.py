@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
-from mergepoint.core.state import State
+from mergepoint.core.merge import State
 from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.compiler import Form, compile_graph
 from mergepoint.engine.interpreter import interpret
-from mergepoint.journal.records import CallKey, CallRecord
+from mergepoint.journal.call_records import CallKey, CallRecord
 from mergepoint.journal.replay import replay
 from mergepoint.journal.transcript import Transcript
 from mergepoint.journal.usage import count_words

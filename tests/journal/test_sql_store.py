@@ -15,9 +15,9 @@ from tests.journal.places import Place, engine_at, place_of, postgres
 from tests.journal.test_stores import HEADER, begun, record
 
 from mergepoint.core.errors import MergepointError, install_command
+from mergepoint.journal.call_records import record_to_plain
+from mergepoint.journal.checked_lines import JournalError, encode
 from mergepoint.journal.file_journal import FileStore, store_at
-from mergepoint.journal.lines import JournalError, encode
-from mergepoint.journal.records import record_to_plain
 from mergepoint.journal.sql_journal import RECORDS, RUNS, SqlJournal, SqlStore
 from mergepoint.journal.stores import Store
 

@@ -14,8 +14,8 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from tests.journal.places import Place
 from tests.journal.processes import said, started
 
-from mergepoint.journal.lines import JournalError
-from mergepoint.journal.records import CallKey, CallRecord
+from mergepoint.journal.call_records import CallKey, CallRecord
+from mergepoint.journal.checked_lines import JournalError
 from mergepoint.journal.stores import RunHeader, RunJournal, Store
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.transform import outline

@@ -17,8 +17,8 @@ from pydantic import BaseModel
 from mergepoint.core.errors import MergepointError
 from mergepoint.engine.context import RunContext
 from mergepoint.engine.runner import ChatRunner
-from mergepoint.journal.lines import JournalError
-from mergepoint.journal.records import CallKey, CallRecord
+from mergepoint.journal.call_records import CallKey, CallRecord
+from mergepoint.journal.checked_lines import JournalError
 from mergepoint.journal.transcript import (
     FORMAT,
     NOTICE,

@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage
 
 from mergepoint import CallRecord, Usage
 from mergepoint.core.paths import ancestors
-from mergepoint.journal.records import CallKey
+from mergepoint.journal.call_records import CallKey
 from mergepoint.journal.usage import usage_by_path, usage_of
 
 

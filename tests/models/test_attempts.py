@@ -29,7 +29,7 @@ from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.compiler import compile_graph
 from mergepoint.engine.interpreter import ainterpret, interpret
 from mergepoint.engine.step_call import text_of
-from mergepoint.journal.records import CallKey, CallRecord
+from mergepoint.journal.call_records import CallKey, CallRecord
 from mergepoint.journal.stores import MemoryJournal
 from mergepoint.models.budget import Reservation
 from mergepoint.models.call import CALL, ModelCall

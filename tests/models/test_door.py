@@ -26,7 +26,7 @@ from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.compiler import Form, compile_graph
 from mergepoint.engine.interpreter import ainterpret, interpret
 from mergepoint.engine.step_call import text_of
-from mergepoint.journal.records import CallKey, CallRecord
+from mergepoint.journal.call_records import CallKey, CallRecord
 from mergepoint.journal.stores import MemoryJournal
 from mergepoint.models.call import CALL, ModelCall
 from mergepoint.models.identity import identity

@@ -16,7 +16,7 @@ import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from mergepoint import Budget, BudgetExceeded, BudgetLedger, CallRecord, Price, TreeError
-from mergepoint.journal.records import CallKey
+from mergepoint.journal.call_records import CallKey
 from mergepoint.models.budget import CallShape, prompt_at_most
 from mergepoint.models.budget_account import LedgerReservation
 from mergepoint.models.pricing import PICO, Prices

@@ -17,9 +17,9 @@ from langchain_core.outputs import ChatResult
 from pydantic import BaseModel
 
 from mergepoint.core.errors import BudgetExceeded, CallTimeout, StepError
+from mergepoint.journal.call_records import CallKey, CallRecord
 from mergepoint.journal.fingerprint import Digests
 from mergepoint.journal.recorded_answers import RecordedAnswers, ReplaySource, ResumeSource
-from mergepoint.journal.records import CallKey, CallRecord
 from mergepoint.journal.stores import Journal, MemoryJournal
 from mergepoint.models.budget import BudgetLedger
 from mergepoint.models.cancellation import GRACE, AttemptTracker, TimeLimits, stop_signal

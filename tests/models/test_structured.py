@@ -19,7 +19,7 @@ from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.testing.server import Body, ModelServer, ServerReply
 from mergepoint.tree.leaves import Method, Step
 from mergepoint.tree.transform import with_overrides
-from mergepoint.tree.yaml import from_yaml
+from mergepoint.tree.tree_yaml import from_yaml
 
 GOOD = '{"winner":"munch"}'
 METHODS: tuple[Any, ...] = get_args(Method)

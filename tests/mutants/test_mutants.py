@@ -25,7 +25,7 @@ GRAPH = frozenset({"subgraphs"})
 FOLD = frozenset({"interpreter", "fused"})
 ALL = GRAPH | FOLD
 
-MERGE = "mergepoint.core.state"
+MERGE = "mergepoint.core.merge"
 FOLDED = "mergepoint.tree.evaluate"
 CALL = "mergepoint.engine.step_call"
 INTERPRET = "mergepoint.engine.interpreter"
@@ -85,7 +85,7 @@ MUTANTS = (
     ),
     Seen(
         "earlier captures are lost",
-        "mergepoint.core.state",
+        "mergepoint.core.merge",
         "both = _copy(self.outputs)",
         "both: dict[str, Any] = {}",
         "captures",
@@ -197,7 +197,7 @@ MUTANTS = (
     ),
     Seen(
         "the seed is not handed down",
-        "mergepoint.engine.facts",
+        "mergepoint.engine.run_constants",
         "seed=facts.seed",
         "seed=0",
         "draws",
@@ -248,7 +248,7 @@ MUTANTS = (
     ),
     Seen(
         "a default input is not filled in",
-        "mergepoint.engine.facts",
+        "mergepoint.engine.run_constants",
         "clean({**defaults, **given}).items()",
         "clean(given).items()",
         "inputs",
@@ -500,7 +500,7 @@ MUTANTS = (
     ),
     Seen(
         "a call's result is merged twice",
-        "mergepoint.journal.records",
+        "mergepoint.journal.call_records",
         "call_messages(self.key, self.messages), captured",
         "call_messages(self.key, (*self.messages, *self.messages)), captured",
         "a call that speaks",
@@ -508,7 +508,7 @@ MUTANTS = (
     ),
     Seen(
         "a call's result is not captured",
-        "mergepoint.journal.records",
+        "mergepoint.journal.call_records",
         "captured = {} if capture_key is None else {capture_key: self.value}",
         "captured = {}",
         "a call that speaks",

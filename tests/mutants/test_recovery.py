@@ -32,7 +32,7 @@ DECIDING = "mergepoint.engine.gates"
 FUNCTION = "mergepoint.engine.function_call"
 JOURNALED = "mergepoint.engine.journaling"
 FILE = "mergepoint.journal.file_journal"
-PLAIN = "mergepoint.journal.records"
+PLAIN = "mergepoint.journal.call_records"
 REPLAY = "mergepoint.journal.replay"
 STANDING = "mergepoint.journal.recorded_answers"
 
@@ -193,7 +193,7 @@ GUARDED = (
     ),
     Guarded(
         "a line is read whatever its checksum",
-        "mergepoint.journal.lines",
+        "mergepoint.journal.checked_lines",
         'if line[:_START] != b"%08x " % crc32(body):',
         "if None:",
         "tests.journal.test_lines:test_a_whole_line_that_is_wrong_is_never_left_out",

@@ -9,7 +9,7 @@ from langchain_core.messages import HumanMessage
 
 from mergepoint.agent.skills import EXAMPLES, SkillLibrary
 from mergepoint.agent.tree import Plan
-from mergepoint.offline.agent import CHAT, CODE, FAILED, FROM_OUTPUT, NOT_APPROVED, PLAN
+from mergepoint.offline.agent_answers import CHAT, CODE, FAILED, FROM_OUTPUT, NOT_APPROVED, PLAN
 from mergepoint.offline.model import OfflineModel
 
 SKILLS = "\n".join(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mergepoint.journal.records import CallKey, CallRecord
+from mergepoint.journal.call_records import CallKey, CallRecord
 from mergepoint.report.views import NodeResults
 
 STEP: dict[str, Any] = {"path": "p/s", "kind": "step", "merge": "none"}

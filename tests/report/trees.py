@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mergepoint.core.state import MergeMode
+from mergepoint.core.merge import MergeMode
 from mergepoint.tree.leaves import Call, Step
 from mergepoint.tree.nodes import Block, Gate, Loop, Node
 from mergepoint.tree.prompts import CallContext, PromptContext, Template

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mergepoint import Block, Call, CallRecord, Gate, Loop, Node, Step
-from mergepoint.journal.records import CallKey
+from mergepoint.journal.call_records import CallKey
 from mergepoint.session.turn_runner import Artifacts
 
 PLAN = {"step_type": "plan"}

@@ -8,7 +8,7 @@ from threading import Thread
 import pytest
 
 from mergepoint import SessionError
-from mergepoint.journal.lines import encode
+from mergepoint.journal.checked_lines import encode
 from mergepoint.session.file_sessions import FileSessions
 from mergepoint.session.session_store import Sessions
 

@@ -15,8 +15,8 @@ import yaml
 
 from mergepoint import SessionError, SessionMemory
 from mergepoint.core import strict_yaml
+from mergepoint.journal.checked_lines import decode, encode
 from mergepoint.journal.file_locks import lock_file
-from mergepoint.journal.lines import decode, encode
 from mergepoint.session.entries import FORMAT
 from mergepoint.session.file_sessions import FileSessions
 from mergepoint.session.session_memory import RECENT
@@ -312,11 +312,11 @@ def test_a_full_disk_leaves_the_session_as_it_was(
     def half(file: int, data: bytes) -> int:
         return write(file, data[: len(data) // 2])
 
-    monkeypatch.setattr("mergepoint.journal.lines.os.write", half)
+    monkeypatch.setattr("mergepoint.journal.checked_lines.os.write", half)
     with pytest.raises(SessionError, match=r"only .* bytes went in|cannot write to"):
         memory.add_fact("New.")
     assert path.read_bytes() == before
-    monkeypatch.setattr("mergepoint.journal.lines.os.write", write)
+    monkeypatch.setattr("mergepoint.journal.checked_lines.os.write", write)
     memory.add_fact("New.")
     assert shown(FileSessions(tmp_path).open("s")) == shown(memory)
 

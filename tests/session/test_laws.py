@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mergepoint import SessionMemory
-from mergepoint.core.state import MergeMode, State, merge
+from mergepoint.core.merge import MergeMode, State, merge
 from mergepoint.session.entries import Role, entry_from_plain, entry_to_plain
 from mergepoint.session.file_sessions import FileSessions
 from mergepoint.session.history import SessionState, view_of

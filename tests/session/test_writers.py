@@ -13,7 +13,7 @@ import pytest
 from tests.journal.places import place_of
 from tests.session.writers import SESSION, write
 
-from mergepoint.journal.lines import read_lines
+from mergepoint.journal.checked_lines import read_lines
 from mergepoint.session.file_sessions import sessions_at
 from mergepoint.session.session_repair import check_session
 

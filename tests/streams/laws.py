@@ -16,7 +16,7 @@ from mergepoint.aio.stream import from_iterable
 from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.params import Params
 from mergepoint.streams.registry import Registry, block
-from mergepoint.streams.stage import entered, run_stage
+from mergepoint.streams.stage_run import entered, run_stage
 from mergepoint.streams.thing import Thing
 from mergepoint.testing.simulation import SimulatedLoop
 

@@ -17,11 +17,11 @@ from tests.streams.whole.model import Answering, Log, Manner
 from mergepoint.core.errors import BlockError, RecipeError
 from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.params import Params
-from mergepoint.streams.planning import plan
 from mergepoint.streams.recipe import MAX_STAGES, Recipe, Stage
 from mergepoint.streams.recipe_runs import RecipeOptions, RecipeRun, run_recipe
 from mergepoint.streams.recipe_yaml import Library, recipe_from_yaml
 from mergepoint.streams.registry import PACKAGE, Registry, block
+from mergepoint.streams.resolved_recipe import plan
 from mergepoint.streams.thing import Thing
 from mergepoint.testing.simulation import SimulatedLoop
 

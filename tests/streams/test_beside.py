@@ -15,11 +15,11 @@ from mergepoint.core.errors import BlockError, RecipeError
 from mergepoint.streams.describe import stage_lines
 from mergepoint.streams.executor import RecipeExecutor
 from mergepoint.streams.langgraph import compile_recipe
-from mergepoint.streams.planning import plan
 from mergepoint.streams.protocols import ModelAnswer, ModelRequest
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_runs import run_recipe
 from mergepoint.streams.recipe_yaml import recipe_from_yaml, recipe_to_yaml
+from mergepoint.streams.resolved_recipe import plan
 from mergepoint.streams.thing import Thing
 from mergepoint.testing.fakes import Source
 from mergepoint.testing.scripted_model import ScriptedModel

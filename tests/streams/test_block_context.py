@@ -16,7 +16,7 @@ from mergepoint.core.errors import RecipeError
 from mergepoint.streams.block_context import BlockContext, NotesInMemory
 from mergepoint.streams.params import Params
 from mergepoint.streams.protocols import ModelAnswer, ModelRequest
-from mergepoint.streams.stage import entered, run_stage
+from mergepoint.streams.stage_run import entered, run_stage
 from mergepoint.streams.thing import Thing
 from mergepoint.testing.fakes import Replies, Source, run_block
 from mergepoint.testing.simulation import SimulatedLoop

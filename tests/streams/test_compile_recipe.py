@@ -21,8 +21,8 @@ from typing_extensions import TypedDict
 from mergepoint import Block, Call
 from mergepoint.core.errors import RecipeError, ReplayMiss, StepError, TreeError
 from mergepoint.engine.callbacks import Recorder
+from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.file_journal import FileStore
-from mergepoint.journal.records import CallRecord
 from mergepoint.streams.langgraph import compile_recipe
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_runs import run_recipe

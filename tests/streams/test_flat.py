@@ -12,9 +12,9 @@ import pytest
 
 from mergepoint.streams.block_context import MISSING
 from mergepoint.streams.executor import RecipeExecutor
-from mergepoint.streams.planning import plan
 from mergepoint.streams.recipe import Recipe, Stage
-from mergepoint.streams.stage import entered
+from mergepoint.streams.resolved_recipe import plan
+from mergepoint.streams.stage_run import entered
 from mergepoint.streams.thing import Thing
 
 STAGES: list[tuple[str, dict[str, Any]]] = [

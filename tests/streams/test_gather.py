@@ -15,7 +15,7 @@ from tests.streams.laws import UNHURRIED
 from mergepoint.core.errors import BlockError
 from mergepoint.streams.block_context import BlockContext, NotesInMemory
 from mergepoint.streams.grouping import Enough, Gather, gathered, groups
-from mergepoint.streams.stage import entered
+from mergepoint.streams.stage_run import entered
 from mergepoint.streams.thing import Thing
 from mergepoint.testing.fakes import Source
 from mergepoint.testing.simulation import SimulatedLoop

@@ -12,12 +12,12 @@ from mergepoint.models.pricing import Price
 from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.conditions import holds
 from mergepoint.streams.params import Params
-from mergepoint.streams.planning import plan
 from mergepoint.streams.provenance import VocabularyWarning, add_words, vocabulary
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_runs import run_recipe
 from mergepoint.streams.recipe_yaml import recipe_from_yaml, recipe_to_yaml
 from mergepoint.streams.registry import Registry, block
+from mergepoint.streams.resolved_recipe import plan
 from mergepoint.streams.thing import Thing, fold
 from mergepoint.testing.fakes import run_block
 from mergepoint.testing.scripted_model import ScriptedModel

@@ -9,7 +9,7 @@ from hypothesis import given
 from tests.streams.laws import UNHURRIED, Work, everything, inputs, recipes
 
 from mergepoint.streams.provenance import ancestor, lineage, lineage_mermaid, lineage_order
-from mergepoint.streams.stage import entered
+from mergepoint.streams.stage_run import entered
 from mergepoint.streams.thing import Thing, child, joined, stamp
 
 

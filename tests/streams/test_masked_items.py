@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mergepoint import Recipe, Stage, StepError, Thing, compile_graph, run_recipe
-from mergepoint.journal.lines import JournalError
+from mergepoint.journal.checked_lines import JournalError
 from mergepoint.testing.scripted_model import ScriptedModel
 
 KEY = "sk-" + "a1b2c3d4" * 4

@@ -13,18 +13,18 @@ from tests.streams.test_replan import REGISTRY as SHOUTING
 from tests.streams.test_replan import Proposing, run, stage
 
 from mergepoint import BudgetExceeded, BudgetLedger, Price, TreeError
+from mergepoint.journal.call_records import CallKey
 from mergepoint.journal.file_journal import FileStore
-from mergepoint.journal.records import CallKey
 from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.langgraph import compile_recipe
 from mergepoint.streams.params import Params
 from mergepoint.streams.plan_budget import budgets_of
 from mergepoint.streams.plan_proposals import Planner, ProposedCalls
-from mergepoint.streams.planning import PlannedRecipe, plan
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_runs import RecipeOptions, RecipeRun, run_recipe
 from mergepoint.streams.recipe_yaml import Library
 from mergepoint.streams.registry import PACKAGE, Registry, block
+from mergepoint.streams.resolved_recipe import PlannedRecipe, plan
 from mergepoint.streams.thing import Thing, stamp
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
 from mergepoint.testing.simulation import SimulatedLoop

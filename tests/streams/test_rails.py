@@ -13,8 +13,8 @@ import pytest
 from mergepoint import Step
 from mergepoint.aio.stream import from_iterable
 from mergepoint.streams.block_context import BlockContext
-from mergepoint.streams.limits import TimeLimitStop
 from mergepoint.streams.params import Params
+from mergepoint.streams.rails import TimeLimitStop
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_runs import RecipeOptions, RecipeRun
 from mergepoint.streams.registry import PACKAGE, Registry, block

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from mergepoint.streams.planning import plan
 from mergepoint.streams.recipe_runs import run_recipe
 from mergepoint.streams.recipe_yaml import LIBRARY, recipe_from_yaml, recipe_to_yaml
+from mergepoint.streams.resolved_recipe import plan
 from mergepoint.streams.thing import Thing
 
 ITEM = "A title for a poster of a night market by the harbour."

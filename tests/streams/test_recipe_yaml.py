@@ -10,7 +10,6 @@ import pytest
 from mergepoint import Policy, Retry
 from mergepoint.core.errors import RecipeError
 from mergepoint.streams.conditions import as_data
-from mergepoint.streams.planning import PlannedRecipe, plan, with_plan
 from mergepoint.streams.recipe import MAX_STAGES, FormError, Recipe, Stage
 from mergepoint.streams.recipe_yaml import (
     Library,
@@ -19,6 +18,7 @@ from mergepoint.streams.recipe_yaml import (
     recipe_schema,
     recipe_to_yaml,
 )
+from mergepoint.streams.resolved_recipe import PlannedRecipe, plan, with_plan
 
 TEXT = """
 name: best_of

@@ -15,10 +15,10 @@ from tests.provider import client
 from tests.streams.blocks import each, mapping
 
 from mergepoint.engine.result import Result
+from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.file_journal import FileStore
 from mergepoint.journal.recipe_records import failed_calls
 from mergepoint.journal.recorded_answers import IN_FLIGHT
-from mergepoint.journal.records import CallRecord
 from mergepoint.journal.transcript import read_transcript
 from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.protocols import InvalidAnswer

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from mergepoint.core.errors import RecipeError, ReplayMiss, StepError, TreeError
+from mergepoint.journal.checked_lines import JournalError
 from mergepoint.journal.file_journal import FileStore
-from mergepoint.journal.lines import JournalError
 from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.params import Params
-from mergepoint.streams.planning import plan
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_runs import run_recipe, stream_recipe
 from mergepoint.streams.registry import PACKAGE, Registry, block
+from mergepoint.streams.resolved_recipe import plan
 from mergepoint.streams.thing import Thing, fold
 from mergepoint.streams.watchdog import places
 from mergepoint.testing.scripted_model import ScriptedModel

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from mergepoint.core.errors import RecipeError
 from mergepoint.streams.describe import stage_lines, to_mermaid
 from mergepoint.streams.params import params_of
-from mergepoint.streams.planning import plan
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_runs import run_recipe
 from mergepoint.streams.recipe_yaml import recipe_from_yaml, recipe_schema
+from mergepoint.streams.resolved_recipe import plan
 from mergepoint.streams.search_strategies import (
     Beam,
     BestFirst,

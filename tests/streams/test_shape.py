@@ -10,7 +10,7 @@ from mergepoint.streams.provenance import misspelt_names, vocabulary
 from mergepoint.streams.registry import PACKAGE, Registry
 
 HERE = Path(str(mergepoint.streams.__file__)).parent
-STAMPING = {"block_context.py": 1, "executor.py": 1, "recipe_setup.py": 1, "stage.py": 2}
+STAMPING = {"block_context.py": 1, "executor.py": 1, "recipe_setup.py": 1, "stage_run.py": 2}
 MAKING = {"thing.py"}
 BUILT_IN = Registry(package=PACKAGE)
 

@@ -20,7 +20,7 @@ from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.params import Params
 from mergepoint.streams.provenance import VocabularyWarning
 from mergepoint.streams.registry import REGISTRY, BlockType
-from mergepoint.streams.stage import MOST, RecentIds, entered, run_stage
+from mergepoint.streams.stage_run import MOST, RecentIds, entered, run_stage
 from mergepoint.streams.thing import Entry, Thing
 from mergepoint.testing.fakes import Replies, Source, run_block
 from mergepoint.testing.simulation import Deadlock, SimulatedLoop

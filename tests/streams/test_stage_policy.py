@@ -9,10 +9,10 @@ import pytest
 
 from mergepoint import CallTimeout, Policy, Retry
 from mergepoint.core.errors import RecipeError
-from mergepoint.streams.planning import plan
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_runs import arun_recipe, run_recipe
 from mergepoint.streams.recipe_yaml import recipe_from_yaml, recipe_to_yaml
+from mergepoint.streams.resolved_recipe import plan
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
 from mergepoint.testing.simulation import FakeClock
 

@@ -13,7 +13,7 @@ import pytest
 
 from mergepoint.core.errors import MissingKey
 from mergepoint.core.frozen_json import MAX_DEPTH, freeze
-from mergepoint.streams.stage import entered
+from mergepoint.streams.stage_run import entered
 from mergepoint.streams.thing import (
     Candidate,
     Entry,

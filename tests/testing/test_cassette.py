@@ -18,9 +18,9 @@ from mergepoint.engine.context import RunContext
 from mergepoint.engine.generation import arun_generation, run_generation
 from mergepoint.engine.interpreter import interpret
 from mergepoint.engine.runner import ChatRunner
+from mergepoint.journal.call_records import CallKey, CallRecord
+from mergepoint.journal.checked_lines import JournalError
 from mergepoint.journal.file_journal import read_journal
-from mergepoint.journal.lines import JournalError
-from mergepoint.journal.records import CallKey, CallRecord
 from mergepoint.testing.cassettes import Cassette, CassetteError, in_order
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.testing.server import Body, ModelServer, ServerReply

@@ -8,8 +8,8 @@ import pytest
 from tests.equivalence.lives import WAYS, Way
 
 from mergepoint import Block, RunContext, Step, run_generation
+from mergepoint.journal.checked_lines import JournalError
 from mergepoint.journal.file_journal import JOURNAL, FileStore, read_journal
-from mergepoint.journal.lines import JournalError
 from mergepoint.testing.fakes import Killed, KillingStore, When
 from mergepoint.testing.scripted_model import ScriptedModel
 

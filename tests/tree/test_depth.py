@@ -11,8 +11,8 @@ from mergepoint.core.errors import TreeError
 from mergepoint.report.svg import to_mermaid, to_svg
 from mergepoint.tree.leaves import MAX_DEPTH, Step
 from mergepoint.tree.nodes import Block, Gate, Loop, Node, walk
+from mergepoint.tree.tree_yaml import from_yaml, to_yaml
 from mergepoint.tree.validate import check
-from mergepoint.tree.yaml import from_yaml, to_yaml
 
 
 def over(ctx: Any) -> bool:

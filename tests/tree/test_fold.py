@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from pydantic import BaseModel
 
 from mergepoint.core.errors import MergeError
-from mergepoint.core.state import MERGE_MODES, NO_RESPONSE, State
+from mergepoint.core.merge import MERGE_MODES, NO_RESPONSE, State
 from mergepoint.tree.decision import Decision, Question
 from mergepoint.tree.evaluate import Branch, Messages, captured, drive, evaluate, locate_node
 from mergepoint.tree.leaves import Call, Step

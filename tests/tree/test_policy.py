@@ -11,7 +11,7 @@ from mergepoint.tree.leaves import Call, Step
 from mergepoint.tree.nodes import Block
 from mergepoint.tree.policy import Budget, Policy, Retry
 from mergepoint.tree.transform import with_overrides
-from mergepoint.tree.yaml import from_yaml, to_yaml
+from mergepoint.tree.tree_yaml import from_yaml, to_yaml
 
 
 def problems(make: Any) -> list[str]:

@@ -15,16 +15,16 @@ from langchain_core.messages import AIMessage, HumanMessage
 from pydantic import BaseModel
 
 from mergepoint.core.errors import TreeError
+from mergepoint.core.merge import MERGE_MODES
 from mergepoint.core.paths import name_problem
-from mergepoint.core.state import MERGE_MODES
 from mergepoint.core.strict_yaml import MAX_DEPTH, YamlError, dump
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.tree import leaves
 from mergepoint.tree.leaves import Call, Step
 from mergepoint.tree.nodes import TYPES, Block, Gate, Input, Loop, Node
 from mergepoint.tree.prompts import Template, keys_in
+from mergepoint.tree.tree_yaml import from_yaml, load_yaml, to_yaml
 from mergepoint.tree.validate import can_respond, check
-from mergepoint.tree.yaml import from_yaml, load_yaml, to_yaml
 
 # How long an example takes says nothing about the law that it is an example of.
 UNHURRIED = settings(

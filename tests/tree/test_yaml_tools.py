@@ -13,7 +13,7 @@ from langchain_core.tools import tool
 from mergepoint.core.errors import TreeError
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block
-from mergepoint.tree.yaml import from_yaml, load_yaml, to_yaml
+from mergepoint.tree.tree_yaml import from_yaml, load_yaml, to_yaml
 
 TOOLS = '''\
 from langchain_core.tools import tool

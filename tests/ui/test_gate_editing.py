@@ -12,7 +12,7 @@ from mergepoint.agent.tree import Plan
 from mergepoint.agent.turns import Pending
 from mergepoint.apps.chainlit.actions import decision_for, editor_of
 from mergepoint.core.errors import StepError
-from mergepoint.core.state import State
+from mergepoint.core.merge import State
 from mergepoint.tree.decision import Decision, Question
 
 PLAN = Plan(intent="Sum: all", action="custom_script", skill="", steps=["Read.", 'Add "it".'])

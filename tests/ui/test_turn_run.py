@@ -9,7 +9,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.messages.ai import UsageMetadata
 
 from mergepoint.apps.chainlit.turn_data import TurnRun
-from mergepoint.journal.records import CallKey, CallRecord
+from mergepoint.journal.call_records import CallKey, CallRecord
 
 
 def call(

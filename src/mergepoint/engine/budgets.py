@@ -11,8 +11,8 @@ from typing import Any
 from mergepoint.core.errors import BudgetExceeded, TreeError
 from mergepoint.core.paths import SEPARATOR, ancestors, join
 from mergepoint.engine.callbacks import Recorder
-from mergepoint.engine.facts import Facts
-from mergepoint.journal.records import CallRecord
+from mergepoint.engine.run_constants import Facts
+from mergepoint.journal.call_records import CallRecord
 from mergepoint.models.budget import BudgetLedger, BudgetSource, CallShape, NestedBudget, unpriced
 from mergepoint.models.pricing import Price, Prices
 from mergepoint.tree.nodes import Block, Loop, Node, Order, walk

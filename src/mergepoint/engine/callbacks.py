@@ -24,10 +24,8 @@ from langchain_core.runnables.config import var_child_runnable_config
 
 from mergepoint.core.errors import BudgetExceeded, RailError
 from mergepoint.core.paths import join
-from mergepoint.engine.facts import Facts, node_names
-from mergepoint.journal.fingerprint import Digests
-from mergepoint.journal.recorded_answers import RecordedAnswers
-from mergepoint.journal.records import (
+from mergepoint.engine.run_constants import Facts, node_names
+from mergepoint.journal.call_records import (
     CallKey,
     CallRecord,
     Kind,
@@ -36,6 +34,8 @@ from mergepoint.journal.records import (
     own_answer,
     sound_usage,
 )
+from mergepoint.journal.fingerprint import Digests
+from mergepoint.journal.recorded_answers import RecordedAnswers
 from mergepoint.journal.stores import Journal, MemoryJournal
 from mergepoint.journal.writer import append_record
 from mergepoint.models.budget import BudgetLedger, BudgetSource, NestedBudget

@@ -10,8 +10,8 @@ from langchain_core.runnables import RunnableConfig
 
 from mergepoint.core.errors import TreeError
 from mergepoint.engine.budgets import Spending
-from mergepoint.engine.facts import Facts
 from mergepoint.engine.function_call import FunctionCall
+from mergepoint.engine.run_constants import Facts
 from mergepoint.engine.step_call import StepCall
 from mergepoint.engine.tools import ToolStepCall
 from mergepoint.models.identity import ChatModel, View

@@ -17,7 +17,7 @@ from langgraph.types import StreamMode
 from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict, get_type_hints
 
-from mergepoint.core.state import State
+from mergepoint.core.merge import State
 from mergepoint.tree.evaluate import (
     Messages,
     RunStopped,

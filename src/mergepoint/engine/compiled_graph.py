@@ -18,8 +18,8 @@ from typing_extensions import TypedDict
 
 from mergepoint.core.display import Displayed
 from mergepoint.core.errors import StepError, TreeError
+from mergepoint.core.merge import last_response
 from mergepoint.core.paths import SEPARATOR
-from mergepoint.core.state import last_response
 from mergepoint.tree.prompts import as_text
 
 Compiled = CompiledStateGraph[Any, Any, Any, Any]

@@ -42,7 +42,6 @@ from mergepoint.engine.channels import (
     input_schema_with,
 )
 from mergepoint.engine.compiled_graph import CompiledTree
-from mergepoint.engine.facts import RUN_ID, THREAD
 from mergepoint.engine.gates import by_path
 from mergepoint.engine.graph_nodes import (
     ContainerEntry,
@@ -58,6 +57,7 @@ from mergepoint.engine.graph_nodes import (
     fan_out,
 )
 from mergepoint.engine.journaling import Journaling, Origin, RunStarter
+from mergepoint.engine.run_constants import RUN_ID, THREAD
 from mergepoint.journal.file_journal import store_at
 from mergepoint.journal.stores import RunHeader, Store
 from mergepoint.journal.writer import run_off_loop

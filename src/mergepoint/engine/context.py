@@ -13,10 +13,10 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 
 from mergepoint.core.errors import describe_error
-from mergepoint.core.state import last_response
+from mergepoint.core.merge import last_response
 from mergepoint.engine.callbacks import Recorder
-from mergepoint.engine.facts import new_run_id, unused_run_id, whole_messages
-from mergepoint.journal.records import CallRecord
+from mergepoint.engine.run_constants import new_run_id, unused_run_id, whole_messages
+from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.transcript import Transcript
 from mergepoint.journal.usage import Usage, usage_by_path, usage_of
 from mergepoint.tree.nodes import Node, Order, root_path

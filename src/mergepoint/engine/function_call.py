@@ -20,7 +20,7 @@ from langgraph.pregel import Pregel
 from pydantic import BaseModel, ValidationError
 
 from mergepoint.core.errors import BudgetExceeded, StepError
-from mergepoint.core.state import last_response
+from mergepoint.core.merge import last_response
 from mergepoint.core.text import clean
 from mergepoint.engine.budgets import Spending
 from mergepoint.engine.callbacks import (
@@ -33,10 +33,8 @@ from mergepoint.engine.callbacks import (
     traced,
     with_recorder,
 )
-from mergepoint.engine.facts import Facts, context_of, within
-from mergepoint.journal.fingerprint import call_digest
-from mergepoint.journal.recorded_answers import AnswerRequest
-from mergepoint.journal.records import (
+from mergepoint.engine.run_constants import Facts, context_of, within
+from mergepoint.journal.call_records import (
     CallKey,
     CallRecord,
     error_of,
@@ -44,6 +42,8 @@ from mergepoint.journal.records import (
     skipped_error,
     skipped_record,
 )
+from mergepoint.journal.fingerprint import call_digest
+from mergepoint.journal.recorded_answers import AnswerRequest
 from mergepoint.journal.writer import FlushedContext, after_writes, append_record, call_and_flush
 from mergepoint.models.budget import BudgetSource
 from mergepoint.models.cancellation import STOP_SIGNAL, TimeLimits, awaited_in_time, in_time

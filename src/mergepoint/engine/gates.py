@@ -13,12 +13,12 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.types import interrupt
 
 from mergepoint.core.errors import GateOpen, StepError
-from mergepoint.core.state import State
+from mergepoint.core.merge import State
 from mergepoint.engine.callbacks import Event, Recorder, recorders_of
-from mergepoint.engine.facts import Facts
+from mergepoint.engine.run_constants import Facts
+from mergepoint.journal.call_records import CallKey, CallRecord, now
 from mergepoint.journal.fingerprint import Digests
 from mergepoint.journal.recorded_answers import AnswerRequest, pending
-from mergepoint.journal.records import CallKey, CallRecord, now
 from mergepoint.journal.replay import ignored_answer
 from mergepoint.journal.writer import after_writes, append_record, call_and_flush
 from mergepoint.models.cancellation import STOP_SIGNAL

@@ -15,7 +15,6 @@ from typing_extensions import Unpack
 from mergepoint.core.errors import MergepointError, StepError
 from mergepoint.engine.callbacks import Event
 from mergepoint.engine.context import RunContext
-from mergepoint.engine.facts import whole_messages
 from mergepoint.engine.gates import by_path
 from mergepoint.engine.journaling import (
     EXCLUSIVE,
@@ -26,6 +25,7 @@ from mergepoint.engine.journaling import (
     named_run,
 )
 from mergepoint.engine.result import Result, TreeOptions
+from mergepoint.engine.run_constants import whole_messages
 from mergepoint.engine.runner import ChatRunner
 from mergepoint.journal.file_journal import store_at
 from mergepoint.journal.replay import check_answers

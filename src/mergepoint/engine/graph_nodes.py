@@ -15,8 +15,8 @@ from langgraph.runtime import get_runtime
 from langgraph.types import Command, Overwrite, Send
 
 from mergepoint.core.errors import BudgetExceeded
+from mergepoint.core.merge import State, merge
 from mergepoint.core.paths import Place
-from mergepoint.core.state import State, merge
 from mergepoint.engine.budgets import Spending
 from mergepoint.engine.callbacks import recorders_of, running
 from mergepoint.engine.calls import Leaf, TreeCalls
@@ -34,7 +34,10 @@ from mergepoint.engine.channels import (
     put_path,
     view_in,
 )
-from mergepoint.engine.facts import (
+from mergepoint.engine.gates import adecide, decide
+from mergepoint.engine.interpreter import SIBLINGS, Live, Siblings, first_failure
+from mergepoint.engine.journaling import OpenedRun, RunStarter
+from mergepoint.engine.run_constants import (
     Facts,
     context_of,
     facts_from,
@@ -42,9 +45,6 @@ from mergepoint.engine.facts import (
     node_names,
     sendable_messages,
 )
-from mergepoint.engine.gates import adecide, decide
-from mergepoint.engine.interpreter import SIBLINGS, Live, Siblings, first_failure
-from mergepoint.engine.journaling import OpenedRun, RunStarter
 from mergepoint.engine.step_call import reusing_copies
 from mergepoint.journal.writer import run_off_loop
 from mergepoint.models.identity import ChatModel

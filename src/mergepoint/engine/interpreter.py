@@ -12,11 +12,12 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 
 from mergepoint.core.errors import GateOpen
-from mergepoint.core.state import State
+from mergepoint.core.merge import State
 from mergepoint.engine.budgets import Spending
 from mergepoint.engine.callbacks import Recorder, recorders_of
 from mergepoint.engine.calls import TreeCalls
-from mergepoint.engine.facts import (
+from mergepoint.engine.gates import adecide, decide
+from mergepoint.engine.run_constants import (
     Facts,
     context_of,
     given_inputs,
@@ -24,7 +25,6 @@ from mergepoint.engine.facts import (
     sendable_messages,
     unused_run_id,
 )
-from mergepoint.engine.gates import adecide, decide
 from mergepoint.models.cancellation import result_of, wait_all
 from mergepoint.models.identity import ChatModel, View
 from mergepoint.models.pricing import Price

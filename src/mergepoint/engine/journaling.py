@@ -26,7 +26,7 @@ from mergepoint.engine.callbacks import (
 )
 from mergepoint.engine.calls import TreeCalls
 from mergepoint.engine.context import RunContext
-from mergepoint.engine.facts import (
+from mergepoint.engine.run_constants import (
     RUN_ID,
     THREAD,
     Facts,
@@ -35,9 +35,9 @@ from mergepoint.engine.facts import (
     unused_run_ids,
     whole_messages,
 )
+from mergepoint.journal.checked_lines import JournalError
 from mergepoint.journal.file_journal import JOURNAL, FileStore
 from mergepoint.journal.fingerprint import Digests, differing_fields, field_digests
-from mergepoint.journal.lines import JournalError
 from mergepoint.journal.recorded_answers import (
     RecordedAnswers,
     ReplaySource,

@@ -16,8 +16,8 @@ from mergepoint.core.display import Displayed
 from mergepoint.engine.compiler import Form
 from mergepoint.engine.context import RunContext
 from mergepoint.engine.runner import ChatRunner
+from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.recipe_records import NOTE, RecipeEnd
-from mergepoint.journal.records import CallRecord
 from mergepoint.journal.stores import Store
 from mergepoint.journal.transcript import Transcript
 from mergepoint.journal.usage import Usage

@@ -18,7 +18,6 @@ from mergepoint.engine.callbacks import Event, LoopEvents, PulledEvents, with_re
 from mergepoint.engine.calls import TreeCalls
 from mergepoint.engine.compiler import Form, Graph, compile_graph
 from mergepoint.engine.context import RunContext, Turn
-from mergepoint.engine.facts import RUN_ID, SEED
 from mergepoint.engine.gates import GATES
 from mergepoint.engine.journaling import (
     Journaling,
@@ -27,6 +26,7 @@ from mergepoint.engine.journaling import (
     attach_journal,
     detach_journal,
 )
+from mergepoint.engine.run_constants import RUN_ID, SEED
 from mergepoint.journal.file_journal import store_at
 from mergepoint.journal.stores import RunJournal, Store
 from mergepoint.journal.writer import run_off_loop

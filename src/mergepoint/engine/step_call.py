@@ -19,13 +19,12 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import BaseModel
 
 from mergepoint.core.errors import AnswerError, BudgetExceeded, PromptResultError, StepError
-from mergepoint.core.state import State
+from mergepoint.core.merge import State
 from mergepoint.core.text import clean, clean_text
 from mergepoint.engine.budgets import Spending
 from mergepoint.engine.callbacks import METADATA, Event, recorders_of
-from mergepoint.engine.facts import Facts, context_of
-from mergepoint.journal.fingerprint import setting_digest
-from mergepoint.journal.records import (
+from mergepoint.engine.run_constants import Facts, context_of
+from mergepoint.journal.call_records import (
     CallKey,
     CallRecord,
     now,
@@ -34,6 +33,7 @@ from mergepoint.journal.records import (
     skipped_error,
     skipped_record,
 )
+from mergepoint.journal.fingerprint import setting_digest
 from mergepoint.journal.writer import append_record, call_and_flush
 from mergepoint.models.budget import merged, shape_of
 from mergepoint.models.call import CALL, ModelCall, find_recorded_answer

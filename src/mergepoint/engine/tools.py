@@ -22,14 +22,14 @@ from langchain_core.tools import tool as as_langchain_tool
 from langgraph.errors import GraphBubbleUp
 
 from mergepoint.core.errors import AnswerError, RailError, ReplayMiss, StepError
+from mergepoint.core.merge import State
 from mergepoint.core.paths import join
-from mergepoint.core.state import State
 from mergepoint.engine.budgets import Spending
-from mergepoint.engine.facts import Facts
 from mergepoint.engine.function_call import FunctionCall, Prepared, tool_content
+from mergepoint.engine.run_constants import Facts
 from mergepoint.engine.step_call import StepCall
-from mergepoint.journal.lines import JournalError
-from mergepoint.journal.records import TOOL
+from mergepoint.journal.call_records import TOOL
+from mergepoint.journal.checked_lines import JournalError
 from mergepoint.models.budget import CallShape
 from mergepoint.models.identity import ChatModel, View
 from mergepoint.models.instrument import composed

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from mergepoint.core.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from mergepoint.journal.call_records import CallKey as CallKey
+    from mergepoint.journal.call_records import CallRecord as CallRecord
     from mergepoint.journal.file_journal import FileJournal as FileJournal
     from mergepoint.journal.file_journal import FileStore as FileStore
     from mergepoint.journal.file_journal import read_journal as read_journal
     from mergepoint.journal.file_journal import store_at as store_at
-    from mergepoint.journal.records import CallKey as CallKey
-    from mergepoint.journal.records import CallRecord as CallRecord
     from mergepoint.journal.replay import answer_questions as answer_questions
     from mergepoint.journal.replay import open_questions as open_questions
     from mergepoint.journal.sql_journal import SqlStore as SqlStore
@@ -45,7 +45,7 @@ _HOMES = {
     "mergepoint.journal.file_journal": "FileJournal FileStore read_journal store_at",
     "mergepoint.journal.stores": "RunHeader",
     "mergepoint.journal.replay": "answer_questions open_questions",
-    "mergepoint.journal.records": "CallKey CallRecord",
+    "mergepoint.journal.call_records": "CallKey CallRecord",
     "mergepoint.journal.sql_journal": "SqlStore",
     "mergepoint.journal.transcript": ("Transcript read_transcript transcript_of write_transcript"),
     "mergepoint.journal.usage": "Usage",

@@ -9,14 +9,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from mergepoint.journal.file_locks import (
-    LockableFile,
-    is_locked,
-    lock_file,
-    open_lockable,
-    unlock_file,
-)
-from mergepoint.journal.lines import (
+from mergepoint.journal.call_records import CallRecord, record_from_plain, record_to_plain
+from mergepoint.journal.checked_lines import (
     FileLines,
     JournalError,
     JournalFileError,
@@ -30,8 +24,14 @@ from mergepoint.journal.lines import (
     read_lines,
     starts_line,
 )
+from mergepoint.journal.file_locks import (
+    LockableFile,
+    is_locked,
+    lock_file,
+    open_lockable,
+    unlock_file,
+)
 from mergepoint.journal.recorded_answers import outcomes
-from mergepoint.journal.records import CallRecord, record_from_plain, record_to_plain
 from mergepoint.journal.redact import Redact, encode_safe
 from mergepoint.journal.stores import (
     FORMAT,

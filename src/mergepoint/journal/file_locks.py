@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
-from mergepoint.journal.lines import JournalError, JournalFileError, open_regular
+from mergepoint.journal.checked_lines import JournalError, JournalFileError, open_regular
 
 # One process writes at a time. An advisory lock serves better than a file with a process id: the
 # system releases it when the process dies, so a crash leaves no stale lock.

@@ -15,7 +15,8 @@ from mergepoint.journal.file_locks import is_locked, lock_file, open_lockable, u
 
 if TYPE_CHECKING:
     from mergepoint.journal.sql_database import TableLog
-from mergepoint.journal.lines import (
+from mergepoint.journal.call_records import RECORDS, CallRecord, record_from_plain, to_json_value
+from mergepoint.journal.checked_lines import (
     JournalError,
     check_format,
     decode,
@@ -27,7 +28,6 @@ from mergepoint.journal.lines import (
 )
 from mergepoint.journal.recipe_records import CallsOfItems
 from mergepoint.journal.recorded_answers import outcomes
-from mergepoint.journal.records import RECORDS, CallRecord, record_from_plain, to_json_value
 from mergepoint.journal.stores import FORMAT, RunHeader
 from mergepoint.journal.transcript import NOT_IN_JOURNAL, Transcript, read_transcript, transcript_of
 from mergepoint.tree.nodes import Order

@@ -11,16 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from mergepoint.journal.file_locks import (
-    LockableFile,
-    Replaced,
-    file_lock,
-    is_locked,
-    lock_file,
-    open_lockable,
-    unlock_file,
-)
-from mergepoint.journal.lines import (
+from mergepoint.journal.checked_lines import (
     REPAIR_JOURNAL,
     JournalError,
     append_lines,
@@ -32,6 +23,15 @@ from mergepoint.journal.lines import (
     save_damaged_copy,
     split_lines,
     write_whole,
+)
+from mergepoint.journal.file_locks import (
+    LockableFile,
+    Replaced,
+    file_lock,
+    is_locked,
+    lock_file,
+    open_lockable,
+    unlock_file,
 )
 
 PATIENCE = 30.0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mergepoint.core.paths import SEPARATOR, ancestors, join
-from mergepoint.journal.records import CallRecord, to_json_value
+from mergepoint.journal.call_records import CallRecord, to_json_value
 from mergepoint.tree.leaves import Call
 from mergepoint.tree.nodes import Order
 from mergepoint.tree.transform import from_outline

@@ -14,7 +14,7 @@ from langchain_core.messages import BaseMessage
 
 from mergepoint.core.errors import ReplayMiss
 from mergepoint.core.paths import nearest
-from mergepoint.journal.records import CallRecord, Kind
+from mergepoint.journal.call_records import CallRecord, Kind
 from mergepoint.tree.leaves import Content
 
 K = TypeVar("K")

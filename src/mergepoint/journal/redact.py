@@ -13,8 +13,8 @@ from typing import Annotated, Any
 from pydantic import StringConstraints, TypeAdapter
 
 from mergepoint.core.errors import MergepointError
-from mergepoint.journal.lines import JournalError, encode
-from mergepoint.journal.records import RECORDS
+from mergepoint.journal.call_records import RECORDS
+from mergepoint.journal.checked_lines import JournalError, encode
 
 Redact = Callable[[str], str]
 

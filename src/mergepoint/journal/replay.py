@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mergepoint.core.errors import ReplayMiss, StepError
+from mergepoint.core.merge import State
 from mergepoint.core.paths import iteration_name, join, nearest
-from mergepoint.core.state import State
+from mergepoint.journal.call_records import CallKey, CallRecord, now, skipped_error
 from mergepoint.journal.fingerprint import Digests
 from mergepoint.journal.recorded_answers import effective_records, path_of
-from mergepoint.journal.records import CallKey, CallRecord, now, skipped_error
 from mergepoint.journal.stores import RunHeader, Store
 from mergepoint.tree.decision import Decision, Question
 from mergepoint.tree.evaluate import Branch, Messages, drive, evaluate

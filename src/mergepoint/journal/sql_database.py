@@ -30,9 +30,9 @@ except ImportError as error:
         f"stores in a database need SQLAlchemy, which is not installed: {install_command('sql')}"
     ) from error
 
+from mergepoint.journal.checked_lines import JournalError, JournalFileError, decode, line_fault
 from mergepoint.journal.file_locks import is_locked, open_locked, remove_locked
 from mergepoint.journal.line_logs import PATIENCE, START, LogLine, Mark
-from mergepoint.journal.lines import JournalError, JournalFileError, decode, line_fault
 from mergepoint.journal.redact import MASK, mask
 
 __all__ = [

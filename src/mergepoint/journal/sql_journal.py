@@ -7,10 +7,10 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
+from mergepoint.journal.call_records import CallRecord, record_from_plain, record_to_plain
+from mergepoint.journal.checked_lines import JournalError, check_format, parse_line
 from mergepoint.journal.line_logs import Tail, decode_line
-from mergepoint.journal.lines import JournalError, check_format, parse_line
 from mergepoint.journal.recorded_answers import outcomes
-from mergepoint.journal.records import CallRecord, record_from_plain, record_to_plain
 from mergepoint.journal.redact import Redact, encode_safe
 from mergepoint.journal.sql_database import (
     Database,

@@ -15,10 +15,10 @@ import orjson
 from langchain_core.messages import BaseMessage, messages_from_dict, messages_to_dict
 
 from mergepoint.core.paths import name_problem, nearest
+from mergepoint.journal.call_records import CallRecord
+from mergepoint.journal.checked_lines import JournalError, encode
 from mergepoint.journal.fingerprint import Digests
-from mergepoint.journal.lines import JournalError, encode
 from mergepoint.journal.recorded_answers import outcomes
-from mergepoint.journal.records import CallRecord
 from mergepoint.journal.redact import Redact, safe, suspicious
 from mergepoint.tree.transform import from_outline
 

@@ -13,12 +13,9 @@ from langchain_core.messages import BaseMessage, messages_from_dict, messages_to
 
 from mergepoint.core.display import Displayed
 from mergepoint.core.errors import MergepointError
+from mergepoint.core.merge import State, last_response
 from mergepoint.core.paths import of_first_iterations
-from mergepoint.core.state import State, last_response
-from mergepoint.journal.lines import JournalFileError, open_regular, write_whole
-from mergepoint.journal.recipe_records import error_of_end, is_recipe, recipe_end
-from mergepoint.journal.recorded_answers import effective_records, full_path_of, pending
-from mergepoint.journal.records import (
+from mergepoint.journal.call_records import (
     RECORDS,
     CallRecord,
     is_offline,
@@ -26,6 +23,9 @@ from mergepoint.journal.records import (
     record_to_plain,
     to_json_value,
 )
+from mergepoint.journal.checked_lines import JournalFileError, open_regular, write_whole
+from mergepoint.journal.recipe_records import error_of_end, is_recipe, recipe_end
+from mergepoint.journal.recorded_answers import effective_records, full_path_of, pending
 from mergepoint.journal.redact import Redact, encode_safe
 from mergepoint.journal.replay import Replay, replay
 from mergepoint.journal.stores import RunHeader

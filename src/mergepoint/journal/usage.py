@@ -10,7 +10,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 
 from mergepoint.core.paths import ancestors
-from mergepoint.journal.records import CallRecord, sound_usage
+from mergepoint.journal.call_records import CallRecord, sound_usage
 from mergepoint.journal.replay import Replay
 from mergepoint.tree.leaves import Content
 from mergepoint.tree.nodes import Loop, Node, Order, walk

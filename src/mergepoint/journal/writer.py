@@ -23,7 +23,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
-from mergepoint.journal.records import CallRecord
+from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.stores import Journal
 
 P = ParamSpec("P")

@@ -16,7 +16,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 
 from mergepoint.core.errors import Fault, TreeError
 from mergepoint.core.paths import ancestors
-from mergepoint.journal.records import CallKey, CallRecord, sound_usage
+from mergepoint.journal.call_records import CallKey, CallRecord, sound_usage
 from mergepoint.models.budget_account import (
     Amount,
     BudgetAccount,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from langchain_core.messages import AIMessage
 
 from mergepoint.core.errors import BudgetExceeded
-from mergepoint.journal.records import sound_usage
+from mergepoint.journal.call_records import sound_usage
 from mergepoint.models.pricing import PICO, Price
 from mergepoint.models.retry import was_refused
 from mergepoint.tree.policy import Budget

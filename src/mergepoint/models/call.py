@@ -19,10 +19,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 
 from mergepoint.core.errors import BrokenAnswer, RailError, StepError
 from mergepoint.core.text import clean_fields
-from mergepoint.journal.fingerprint import Digests
-from mergepoint.journal.lines import JournalError
-from mergepoint.journal.recorded_answers import AnswerRequest, RecordedAnswers
-from mergepoint.journal.records import (
+from mergepoint.journal.call_records import (
     CallKey,
     CallRecord,
     Kind,
@@ -31,6 +28,9 @@ from mergepoint.journal.records import (
     now,
     own_answer,
 )
+from mergepoint.journal.checked_lines import JournalError
+from mergepoint.journal.fingerprint import Digests
+from mergepoint.journal.recorded_answers import AnswerRequest, RecordedAnswers
 from mergepoint.journal.stores import Journal
 from mergepoint.journal.writer import PendingWrites, append_record
 from mergepoint.models.budget import BudgetSource, Reservation, merged

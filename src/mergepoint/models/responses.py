@@ -23,7 +23,7 @@ from mergepoint.core.errors import (
     TruncatedAnswer,
 )
 from mergepoint.core.text import clean, clean_fields
-from mergepoint.journal.records import sound_usage
+from mergepoint.journal.call_records import sound_usage
 from mergepoint.tree.leaves import Method
 
 # LangChain's clients report a truncated answer as a good one, an interrupted stream as a short

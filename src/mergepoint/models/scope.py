@@ -17,8 +17,8 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 
 from mergepoint.core.errors import StepError
+from mergepoint.journal.call_records import CallKey, CallRecord, Kind
 from mergepoint.journal.fingerprint import Digests, setting_digest
-from mergepoint.journal.records import CallKey, CallRecord, Kind
 from mergepoint.models.budget import BudgetLedger, BudgetSource
 from mergepoint.models.call import (
     CALL,

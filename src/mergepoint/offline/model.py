@@ -20,7 +20,7 @@ from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from mergepoint.core.errors import StepError
-from mergepoint.offline.agent import agent_answer, agent_plan
+from mergepoint.offline.agent_answers import agent_answer, agent_plan
 from mergepoint.offline.answers import (
     StagePrompt,
     answer,

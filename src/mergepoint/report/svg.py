@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from html import escape
 from typing import Literal, get_args
 
-from mergepoint.core.state import MERGE_MODES
+from mergepoint.core.merge import MERGE_MODES
 from mergepoint.core.text import cells, clip, shown, wrap
 from mergepoint.report.drawing import (
     BLOCK_MARK,

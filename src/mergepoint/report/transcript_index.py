@@ -12,8 +12,9 @@ from typing import Any
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from mergepoint.core.errors import MergepointError
+from mergepoint.core.merge import State
 from mergepoint.core.paths import SEPARATOR, ancestors, nearest, select
-from mergepoint.core.state import State
+from mergepoint.journal.call_records import TOOL, CallRecord, is_tool
 from mergepoint.journal.recipe_records import (
     CallsOfItems,
     Lineage,
@@ -21,7 +22,6 @@ from mergepoint.journal.recipe_records import (
     is_recipe,
     recipe_end,
 )
-from mergepoint.journal.records import TOOL, CallRecord, is_tool
 from mergepoint.journal.transcript import Transcript
 from mergepoint.journal.usage import usage_of
 from mergepoint.report.views import (

@@ -11,9 +11,9 @@ from typing import Any, Literal
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from mergepoint.core.errors import MergeError
+from mergepoint.core.merge import MergeMode, State, keep, last_response
 from mergepoint.core.paths import ancestors, join
-from mergepoint.core.state import MergeMode, State, keep, last_response
-from mergepoint.journal.records import CallRecord
+from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.replay import Replay
 from mergepoint.report.drawing import Shape, unrolled
 from mergepoint.tree.evaluate import Messages

@@ -26,7 +26,7 @@ from pydantic import (
 
 from mergepoint.core.errors import SessionError, StepError
 from mergepoint.core.text import clean_text
-from mergepoint.journal.lines import JournalError
+from mergepoint.journal.checked_lines import JournalError
 from mergepoint.journal.redact import Redact, mask, redacted, suspicious
 
 Role = Literal["user", "assistant", "system"]

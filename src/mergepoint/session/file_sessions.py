@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 
 from mergepoint.core.errors import SessionError
+from mergepoint.journal.checked_lines import file_errors
 from mergepoint.journal.file_journal import JOURNAL, FileStore
 from mergepoint.journal.file_locks import file_lock
 from mergepoint.journal.line_logs import FileLog
-from mergepoint.journal.lines import file_errors
 from mergepoint.journal.redact import Redact
 from mergepoint.journal.stores import Sync
 from mergepoint.session.entries import checked_session_id

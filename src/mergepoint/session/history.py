@@ -14,8 +14,8 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
 
 from mergepoint.core.errors import SessionError, StepError
+from mergepoint.core.merge import MergeMode, State, merge
 from mergepoint.core.paths import nearest
-from mergepoint.core.state import MergeMode, State, merge
 from mergepoint.journal.redact import Redact
 from mergepoint.session.entries import (
     CleanedText,

@@ -10,6 +10,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from mergepoint.core.errors import SessionError
+from mergepoint.journal.checked_lines import (
+    JournalError,
+    check_format,
+    encode,
+    parse_line,
+    write_whole,
+)
 from mergepoint.journal.line_logs import (
     START,
     LineLog,
@@ -19,7 +26,6 @@ from mergepoint.journal.line_logs import (
     decode_at,
     decode_line,
 )
-from mergepoint.journal.lines import JournalError, check_format, encode, parse_line, write_whole
 from mergepoint.journal.redact import Redact
 from mergepoint.journal.stores import Store
 from mergepoint.session.entries import (

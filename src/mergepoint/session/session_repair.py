@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from mergepoint.journal.checked_lines import JournalError, decode
 from mergepoint.journal.line_logs import LogLine, Mark
-from mergepoint.journal.lines import JournalError, decode
 from mergepoint.session.entries import Entry, SessionHeader, SessionMessage
 from mergepoint.session.file_sessions import sessions_at
 from mergepoint.session.history import SessionState

@@ -31,7 +31,7 @@ from mergepoint.engine.context import RunContext
 from mergepoint.engine.generation import arun_generation, run_generation
 from mergepoint.engine.result import Result
 from mergepoint.engine.runner import ChatRunner
-from mergepoint.journal.records import CallRecord, call_messages
+from mergepoint.journal.call_records import CallRecord, call_messages
 from mergepoint.journal.replay import open_questions
 from mergepoint.journal.writer import in_threads, run_off_loop
 from mergepoint.models.identity import ChatModel, View

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from mergepoint.streams.conditions import failed as failed
     from mergepoint.streams.describe import to_mermaid as to_mermaid
     from mergepoint.streams.params import Params as Params
-    from mergepoint.streams.planning import plan as plan
     from mergepoint.streams.prompting import PromptParams as PromptParams
     from mergepoint.streams.prompting import asked as asked
     from mergepoint.streams.prompting import failing as failing
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from mergepoint.streams.recipe_runs import run_recipe as run_recipe
     from mergepoint.streams.recipe_yaml import load_recipe as load_recipe
     from mergepoint.streams.registry import block as block
+    from mergepoint.streams.resolved_recipe import plan as plan
     from mergepoint.streams.thing import Thing as Thing
 
 __all__ = [
@@ -53,7 +53,7 @@ _HOMES = {
     "mergepoint.streams.block_context": "BlockContext",
     "mergepoint.streams.describe": "to_mermaid",
     "mergepoint.streams.params": "Params",
-    "mergepoint.streams.planning": "plan",
+    "mergepoint.streams.resolved_recipe": "plan",
     "mergepoint.streams.prompting": "PromptParams asked failing places",
     "mergepoint.streams.protocols": "ModelAnswer",
     "mergepoint.streams.provenance": "add_words lineage",

@@ -17,17 +17,17 @@ from mergepoint.core.frozen_json import thaw
 from mergepoint.core.paths import SEPARATOR, nearest
 from mergepoint.engine.callbacks import Recorder, recorders_of, with_recorder, without_recorders
 from mergepoint.engine.function_call import Prepared
+from mergepoint.journal.call_records import CallKey
 from mergepoint.journal.recorded_answers import ChainedSource, ResumeSource
-from mergepoint.journal.records import CallKey
 from mergepoint.models.budget import BudgetLedger, BudgetSource, NestedBudget, Reservation
 from mergepoint.models.identity import ChatModel
 from mergepoint.models.pricing import Prices
 from mergepoint.streams.conditions import canonical, failed
 from mergepoint.streams.plan_budget import statics_of
-from mergepoint.streams.planning import plan
 from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.recipe_setup import RecipeSetup, RunServices
-from mergepoint.streams.stage import entered
+from mergepoint.streams.resolved_recipe import plan
+from mergepoint.streams.stage_run import entered
 from mergepoint.streams.thing import Thing
 from mergepoint.tree.prompts import CallContext, Template
 

@@ -31,8 +31,8 @@ from mergepoint.aio.map import mapped
 from mergepoint.aio.stream import Stream, from_iterable
 from mergepoint.core.errors import BlockError, RailError, RecipeError
 from mergepoint.core.frozen_json import freeze
+from mergepoint.journal.call_records import now
 from mergepoint.journal.recipe_records import Lineage, StageCount
-from mergepoint.journal.records import now
 from mergepoint.journal.writer import call_and_flush
 from mergepoint.streams.conditions import failed
 from mergepoint.streams.protocols import (

@@ -33,7 +33,6 @@ from pydantic import (
 from mergepoint.core.errors import BlockError
 from mergepoint.core.frozen_json import thaw
 from mergepoint.core.paths import nearest
-from mergepoint.streams.limits import Rails
 from mergepoint.streams.params import (
     ParamFault,
     Params,
@@ -42,6 +41,7 @@ from mergepoint.streams.params import (
     read_knobs,
     turned,
 )
+from mergepoint.streams.rails import Rails
 from mergepoint.streams.thing import Thing, dropped_by, shown
 
 CONTENT: Final = "content"

@@ -11,8 +11,8 @@ from mergepoint.report.recipe_drawing import DrawnStage, recipe_svg
 from mergepoint.report.svg import Theme
 from mergepoint.streams.conditions import as_data
 from mergepoint.streams.model_calls import path_of
-from mergepoint.streams.planning import PlannedRecipe, PlannedStage
 from mergepoint.streams.prompting import asks
+from mergepoint.streams.resolved_recipe import PlannedRecipe, PlannedStage
 
 
 def stage_lines(planned: PlannedRecipe, depth: int = 0) -> Iterator[str]:

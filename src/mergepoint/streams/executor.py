@@ -12,7 +12,7 @@ from typing import Any, Final
 from mergepoint.aio.map import mapped
 from mergepoint.aio.stream import from_iterable
 from mergepoint.core.errors import BlockError, locate
-from mergepoint.journal.records import now
+from mergepoint.journal.call_records import now
 from mergepoint.streams.block_context import (
     BlockContext,
     IsolatedItem,
@@ -23,13 +23,13 @@ from mergepoint.streams.block_context import (
     close,
 )
 from mergepoint.streams.conditions import Where, canonical, holds
-from mergepoint.streams.limits import DEADLOCK, StopReason, Stops
 from mergepoint.streams.plan_proposals import Planner
-from mergepoint.streams.planning import ROUND, PlannedRecipe, PlannedStage
 from mergepoint.streams.prompting import ORIGIN
 from mergepoint.streams.protocols import ModelClient, TreeRunner
 from mergepoint.streams.provenance import vocabulary
-from mergepoint.streams.stage import INPUT, run_stage
+from mergepoint.streams.rails import DEADLOCK, StopReason, Stops
+from mergepoint.streams.resolved_recipe import ROUND, PlannedRecipe, PlannedStage
+from mergepoint.streams.stage_run import INPUT, run_stage
 from mergepoint.streams.thing import Thing, stamp
 from mergepoint.streams.watchdog import CallCounter, StageChannel, Watchdog
 

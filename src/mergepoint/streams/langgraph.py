@@ -32,9 +32,9 @@ from mergepoint.engine.callbacks import (
 )
 from mergepoint.engine.compiled_graph import DrawnGraph, tool_of
 from mergepoint.engine.compiler import Graph
-from mergepoint.engine.facts import RUN_ID, SEED, THREAD, Facts, facts_from
 from mergepoint.engine.graph_nodes import Showing
 from mergepoint.engine.journaling import OpenedRun, OtherInputsError
+from mergepoint.engine.run_constants import RUN_ID, SEED, THREAD, Facts, facts_from
 from mergepoint.journal.file_journal import store_at
 from mergepoint.journal.stores import RunJournal, Store
 from mergepoint.journal.writer import run_off_loop
@@ -42,14 +42,14 @@ from mergepoint.models.event_loop import run_sync
 from mergepoint.models.identity import ChatModel
 from mergepoint.models.pricing import Price
 from mergepoint.models.providers import ModelSettings
-from mergepoint.streams.limits import StopReason
 from mergepoint.streams.model_calls import path_of
-from mergepoint.streams.planning import PlannedRecipe, PlannedStage
+from mergepoint.streams.rails import StopReason
 from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.recipe_setup import RecipeSetup, RunServices, recording
 from mergepoint.streams.recipe_yaml import LIBRARY, Library
 from mergepoint.streams.registry import REGISTRY, Registry
-from mergepoint.streams.stage import check_needs, entered
+from mergepoint.streams.resolved_recipe import PlannedRecipe, PlannedStage
+from mergepoint.streams.stage_run import check_needs, entered
 from mergepoint.streams.thing import Thing
 from mergepoint.tree.leaves import Method
 from mergepoint.tree.policy import Budget

@@ -22,8 +22,8 @@ from mergepoint.core.errors import (
     StepError,
     TreeError,
 )
+from mergepoint.core.merge import State, last_response
 from mergepoint.core.paths import SEPARATOR, join, nearest
-from mergepoint.core.state import State, last_response
 from mergepoint.core.strict_yaml import dump
 from mergepoint.engine.budgets import Spending
 from mergepoint.engine.callbacks import (
@@ -36,9 +36,9 @@ from mergepoint.engine.callbacks import (
     without_recorders,
 )
 from mergepoint.engine.calls import TreeCalls
-from mergepoint.engine.facts import Facts, given_inputs
 from mergepoint.engine.interpreter import Live
-from mergepoint.journal.records import CallKey, is_refusal, sound_usage
+from mergepoint.engine.run_constants import Facts, given_inputs
+from mergepoint.journal.call_records import CallKey, is_refusal, sound_usage
 from mergepoint.models.budget import BudgetSource, NestedBudget
 from mergepoint.models.identity import ChatModel, identity
 from mergepoint.models.instrument import composed, instrument_in_scope
@@ -62,8 +62,8 @@ from mergepoint.tree.load import graph_file, graph_names, load_object
 from mergepoint.tree.nodes import Gate, Node, root_path, walk
 from mergepoint.tree.policy import Policy
 from mergepoint.tree.transform import outline, with_overrides
+from mergepoint.tree.tree_yaml import from_yaml, load_yaml, to_yaml
 from mergepoint.tree.validate import check, inputs_of
-from mergepoint.tree.yaml import from_yaml, load_yaml, to_yaml
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

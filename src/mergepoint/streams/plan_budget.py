@@ -9,7 +9,7 @@ from typing import Any
 
 from mergepoint.core.errors import Fault
 from mergepoint.core.paths import SEPARATOR, join
-from mergepoint.journal.records import CallRecord
+from mergepoint.journal.call_records import CallRecord
 from mergepoint.models.budget import BudgetLedger
 from mergepoint.models.identity import (
     ChatModel,
@@ -23,8 +23,8 @@ from mergepoint.models.pricing import Prices, prepare_prices
 from mergepoint.models.providers import NO_SETTINGS, ModelSettings, Resolver
 from mergepoint.streams.conditions import as_data, canonical
 from mergepoint.streams.model_calls import path_of
-from mergepoint.streams.planning import PlannedRecipe, PlannedStage
 from mergepoint.streams.prompting import asks
+from mergepoint.streams.resolved_recipe import PlannedRecipe, PlannedStage
 from mergepoint.tree.policy import LIMITS, Budget
 
 

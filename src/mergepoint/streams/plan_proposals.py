@@ -12,10 +12,10 @@ from mergepoint.models.budget import BudgetLedger
 from mergepoint.models.identity import ChatModel
 from mergepoint.streams.block_context import PROPOSAL, Proposed, depth_of
 from mergepoint.streams.plan_budget import budgets_of, models_of, unpriced_in
-from mergepoint.streams.planning import PlannedRecipe, PlannedStage, plan
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_yaml import LIBRARY, Library
 from mergepoint.streams.registry import REGISTRY, BlockType, Registry
+from mergepoint.streams.resolved_recipe import PlannedRecipe, PlannedStage, plan
 from mergepoint.streams.thing import Thing
 
 

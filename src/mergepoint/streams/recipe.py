@@ -24,9 +24,9 @@ from mergepoint.models.providers import ModelSettings
 from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.conditions import MayHold, OpenWhere, Where, is_open
 from mergepoint.streams.grouping import Gather
-from mergepoint.streams.limits import OpenRails, Rails
 from mergepoint.streams.params import Params, params_of
 from mergepoint.streams.provenance import Words, words_problems
+from mergepoint.streams.rails import OpenRails, Rails
 from mergepoint.streams.registry import BlockType
 from mergepoint.streams.thing import Thing
 from mergepoint.tree.leaves import Method

@@ -34,9 +34,9 @@ from mergepoint.aio.stream import finish_tasks
 from mergepoint.core.errors import StepError
 from mergepoint.core.frozen_json import thaw
 from mergepoint.engine.callbacks import Event
-from mergepoint.engine.facts import new_run_id
 from mergepoint.engine.journaling import EXCLUSIVE, named_run
 from mergepoint.engine.result import DONE, Result, RunOptions
+from mergepoint.engine.run_constants import new_run_id
 from mergepoint.journal.file_journal import store_at
 from mergepoint.journal.recipe_records import RecipeEnd
 from mergepoint.journal.stores import MemoryJournal, RunHeader, RunJournal
@@ -54,7 +54,7 @@ from mergepoint.streams.recipe_setup import RecipeSetup, RunServices, recording,
 from mergepoint.streams.recipe_yaml import Library
 from mergepoint.streams.registry import Registry
 from mergepoint.streams.run_record import check_knobs, off_wire, write_end
-from mergepoint.streams.stage import check_needs, entered
+from mergepoint.streams.stage_run import check_needs, entered
 from mergepoint.streams.thing import Thing
 from mergepoint.tree.leaves import Method
 from mergepoint.tree.prompts import as_text

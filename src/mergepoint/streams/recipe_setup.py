@@ -20,9 +20,9 @@ from mergepoint.engine.callbacks import (
 )
 from mergepoint.engine.journaling import Origin, OtherInputsError
 from mergepoint.engine.result import DONE
+from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.recipe_records import RecipeEnd
 from mergepoint.journal.recorded_answers import RecordedAnswers, answers_of
-from mergepoint.journal.records import CallRecord
 from mergepoint.journal.stores import Journal, RunHeader, RunJournal, Store, with_hidden_digests
 from mergepoint.journal.usage import usage_of
 from mergepoint.models.budget import BudgetLedger, BudgetSource, NestedBudget
@@ -32,15 +32,15 @@ from mergepoint.models.providers import NO_SETTINGS, ModelSettings, resolve_mode
 from mergepoint.streams.block_context import Trace
 from mergepoint.streams.conditions import failed
 from mergepoint.streams.executor import RecipeExecutor, Watch
-from mergepoint.streams.limits import StopReason
 from mergepoint.streams.model_calls import CallEnvironment, client_of, tree_runner_of
 from mergepoint.streams.plan_budget import ledger_of, models_of, unpriced_in
 from mergepoint.streams.plan_proposals import Planner, ProposedCalls
-from mergepoint.streams.planning import PlannedRecipe, PlannedStage, plan
 from mergepoint.streams.protocols import ModelClient, TreeRunner
+from mergepoint.streams.rails import StopReason
 from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.recipe_yaml import LIBRARY, Library
 from mergepoint.streams.registry import REGISTRY, Registry
+from mergepoint.streams.resolved_recipe import PlannedRecipe, PlannedStage, plan
 from mergepoint.streams.run_record import (
     JournaledNotes,
     Results,

@@ -12,10 +12,10 @@ from mergepoint.core.errors import Fault, RecipeError, ReplayMiss, StepError, Tr
 from mergepoint.core.frozen_json import freeze, thaw
 from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.journaling import OtherInputsError
-from mergepoint.journal.lines import JournalError
+from mergepoint.journal.call_records import CallKey, CallRecord, now
+from mergepoint.journal.checked_lines import JournalError
 from mergepoint.journal.recipe_records import NOTE, RecipeEnd, StageCount, end_path
 from mergepoint.journal.recorded_answers import AnswerRequest
-from mergepoint.journal.records import CallKey, CallRecord, now
 from mergepoint.journal.redact import MASK
 from mergepoint.journal.stores import Journal, RunHeader
 from mergepoint.journal.writer import append_record
@@ -25,7 +25,7 @@ from mergepoint.streams.conditions import failed
 from mergepoint.streams.model_calls import CallEnvironment, path_of
 from mergepoint.streams.params import recorded
 from mergepoint.streams.plan_budget import outline_of, statics_of
-from mergepoint.streams.planning import PlannedRecipe
+from mergepoint.streams.resolved_recipe import PlannedRecipe
 from mergepoint.streams.thing import Thing
 
 # The journal of a tree needs no end: its outline shows which calls are missing. A recipe's calls

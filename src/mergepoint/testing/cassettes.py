@@ -20,11 +20,11 @@ from mergepoint.engine.callbacks import METADATA, Recorder
 from mergepoint.engine.compiler import Form
 from mergepoint.engine.context import RunContext
 from mergepoint.engine.runner import ChatRunner
+from mergepoint.journal.call_records import CallRecord, record_to_plain
+from mergepoint.journal.checked_lines import JournalError, write_lines
 from mergepoint.journal.file_journal import read_journal
 from mergepoint.journal.fingerprint import Digests
-from mergepoint.journal.lines import JournalError, write_lines
 from mergepoint.journal.recorded_answers import AnswerRequest, Key, ReplaySource, key_of
-from mergepoint.journal.records import CallRecord, record_to_plain
 from mergepoint.journal.redact import Redact, safe, safe_texts
 from mergepoint.journal.stores import MemoryJournal, RunHeader
 from mergepoint.models.identity import View

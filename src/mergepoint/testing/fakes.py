@@ -22,9 +22,9 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable, RunnableLambda
 from pydantic import BaseModel, PrivateAttr
 
+from mergepoint.journal.call_records import CallRecord, record_to_plain
+from mergepoint.journal.checked_lines import encode
 from mergepoint.journal.file_journal import FileJournal, FileStore
-from mergepoint.journal.lines import encode
-from mergepoint.journal.records import CallRecord, record_to_plain
 from mergepoint.journal.redact import Redact
 from mergepoint.journal.stores import RunHeader, Sync
 from mergepoint.models.event_loop import run_sync
@@ -34,7 +34,7 @@ from mergepoint.streams.grouping import Gather
 from mergepoint.streams.params import params_of
 from mergepoint.streams.protocols import InvalidAnswer, ModelAnswer, ModelClient, ModelRequest
 from mergepoint.streams.registry import REGISTRY, BlockType
-from mergepoint.streams.stage import entered, run_stage
+from mergepoint.streams.stage_run import entered, run_stage
 from mergepoint.streams.thing import Thing
 
 # Blocks: a counting source, canned replies, and a run of a single block.

@@ -11,8 +11,8 @@ from typing import Any, Protocol, TypeVar, cast
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
+from mergepoint.core.merge import MERGE_MODES, MergeMode
 from mergepoint.core.paths import effective_name, iteration_name
-from mergepoint.core.state import MERGE_MODES, MergeMode
 from mergepoint.testing.answer_table import FAILURES, AnswerTable, ReplySchema
 from mergepoint.testing.tree_functions import (
     BROKEN_COUNTS,

@@ -12,7 +12,7 @@ from typing import Any, Final
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from mergepoint.core.state import last_response
+from mergepoint.core.merge import last_response
 from mergepoint.testing.answer_table import line
 from mergepoint.tree.decision import Question
 from mergepoint.tree.prompts import CallContext, PromptContext, Reads, as_text

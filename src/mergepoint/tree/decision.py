@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args
 from langchain_core.messages import BaseMessage
 
 from mergepoint.core.errors import StepError
+from mergepoint.core.merge import State, last_response
 from mergepoint.core.paths import nearest
-from mergepoint.core.state import State, last_response
 from mergepoint.core.text import clean
 
 Verdict = Literal["approve", "edit", "reject"]

@@ -14,8 +14,8 @@ from typing import Any, Protocol, TypeVar
 from langchain_core.messages import BaseMessage
 
 from mergepoint.core.errors import BudgetExceeded, MergeError, RailError, locate
+from mergepoint.core.merge import MergeMode, State, last_response, merge
 from mergepoint.core.paths import iteration_name, join
-from mergepoint.core.state import MergeMode, State, last_response, merge
 from mergepoint.tree.decision import Decision, Question
 from mergepoint.tree.leaves import Call, Step
 from mergepoint.tree.nodes import Gate, Loop, Node, children, thread_groups

@@ -24,8 +24,8 @@ from pydantic import BaseModel
 
 from mergepoint.core.display import Displayed
 from mergepoint.core.errors import Fault, PromptTypeError, TreeError
+from mergepoint.core.merge import MergeMode, mode_problem
 from mergepoint.core.paths import SEPARATOR, effective_name, iteration_name, name_problem, nearest
-from mergepoint.core.state import MergeMode, mode_problem
 from mergepoint.tree.policy import Policy, policy_of
 from mergepoint.tree.prompts import PromptContext, Reads, Template, declared_reads, key_problem
 

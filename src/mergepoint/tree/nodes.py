@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final, Literal, get_args
 
 from mergepoint.core.display import Displayed
 from mergepoint.core.errors import Fault, StepError, TreeError
+from mergepoint.core.merge import MergeMode, mode_problem
 from mergepoint.core.paths import (
     ITERATION,
     SEPARATOR,
@@ -21,7 +22,6 @@ from mergepoint.core.paths import (
     name_problem,
     nearest,
 )
-from mergepoint.core.state import MergeMode, mode_problem
 from mergepoint.tree.decision import Answerer
 from mergepoint.tree.leaves import Call, Step, depth_problem, height_of, is_node, not_a_node
 from mergepoint.tree.policy import Budget, budget_of

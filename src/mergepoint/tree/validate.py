@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mergepoint.core.errors import Fault, TreeError
+from mergepoint.core.merge import NO_RESPONSE
 from mergepoint.core.paths import nearest
-from mergepoint.core.state import NO_RESPONSE
 from mergepoint.tree.leaves import Call, Step, is_node
 from mergepoint.tree.nodes import (
     REQUIRED,

@@ -18,9 +18,9 @@ from tests.streams.whole.drawn import Draw
 from tests.streams.whole.meaning import Item, Meaning
 from tests.streams.whole.model import Answering, Log, Manner
 
-from mergepoint.streams.planning import PlannedRecipe
 from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.recipe_runs import RecipeOptions, RecipeRun
+from mergepoint.streams.resolved_recipe import PlannedRecipe
 from mergepoint.streams.thing import Thing, fold
 from mergepoint.testing.simulation import Deadlock, SimulatedLoop, TooManySteps
 

@@ -9,7 +9,7 @@ from typing import Any
 from mergepoint.agent.turns import Pending
 from mergepoint.apps.chainlit.shown_step import Button
 from mergepoint.core.errors import StepError
-from mergepoint.core.state import last_response
+from mergepoint.core.merge import last_response
 from mergepoint.core.strict_yaml import YamlError, dump, load
 from mergepoint.tree.decision import Question
 

@@ -31,7 +31,7 @@ from mergepoint.apps.chainlit.threads import Threads, ids_of, reply_row
 from mergepoint.apps.chainlit.turn_data import ChainlitIds, Partial, ThreadStatus
 from mergepoint.core.errors import MergepointError
 from mergepoint.engine.callbacks import Event
-from mergepoint.journal.records import CallRecord
+from mergepoint.journal.call_records import CallRecord
 from mergepoint.session.entries import StepType, execution_content
 from mergepoint.session.session_memory import SessionMemory
 from mergepoint.session.turn_runner import TurnRunner

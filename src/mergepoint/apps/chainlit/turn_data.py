@@ -13,7 +13,7 @@ from mergepoint.apps.chainlit.markdown import escape_directives, truncated
 from mergepoint.apps.chainlit.shown_step import shown_id
 from mergepoint.apps.cli.output import clock, count, money
 from mergepoint.core.paths import SEPARATOR, join
-from mergepoint.journal.records import CallRecord
+from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.usage import Usage, usage_of
 from mergepoint.session.entries import StepType, WorkingStep
 from mergepoint.session.session_memory import SessionMemory

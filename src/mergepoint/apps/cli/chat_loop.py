@@ -32,7 +32,7 @@ from mergepoint.apps.cli.sessions import (
 from mergepoint.apps.cli.tree_run import resolve_model_or_refuse
 from mergepoint.core.errors import SandboxMissing, SessionError, StepError
 from mergepoint.core.paths import nearest
-from mergepoint.journal.records import CallRecord
+from mergepoint.journal.call_records import CallRecord
 from mergepoint.models.event_loop import run_sync
 from mergepoint.models.pricing import Price
 from mergepoint.models.providers import NO_SETTINGS, ModelSettings

@@ -35,7 +35,7 @@ from mergepoint.apps.cli.progress import Progress
 from mergepoint.core.paths import ITERATION
 from mergepoint.core.strict_yaml import YamlError, dump, load
 from mergepoint.engine.callbacks import Event
-from mergepoint.journal.records import CallRecord
+from mergepoint.journal.call_records import CallRecord
 from mergepoint.tree.nodes import Node
 
 PROMPT = "> "

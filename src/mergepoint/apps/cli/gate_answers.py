@@ -16,9 +16,9 @@ import click
 
 from mergepoint.apps.cli.output import CommandError, count, printable, tell
 from mergepoint.core.errors import GateOpen, StepError
+from mergepoint.core.merge import State, last_response
 from mergepoint.core.paths import ITERATION, SEPARATOR, of_first_iterations, select
-from mergepoint.core.state import State, last_response
-from mergepoint.journal.records import CallRecord
+from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.replay import check_answers
 from mergepoint.models.cancellation import STOP_SIGNAL
 from mergepoint.tree.decision import Decision, Question

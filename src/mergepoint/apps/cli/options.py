@@ -21,7 +21,7 @@ from mergepoint.apps.cli.run_store import (
     run_folders,
 )
 from mergepoint.core.errors import MergepointError
-from mergepoint.journal.lines import read_lines
+from mergepoint.journal.checked_lines import read_lines
 from mergepoint.tree.load import graph_names, recipe_graphs
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from mergepoint.core.paths import iteration_name, join
 from mergepoint.engine.callbacks import Event, Happening
-from mergepoint.journal.records import TOOL, CallRecord
+from mergepoint.journal.call_records import TOOL, CallRecord
 from mergepoint.tree.leaves import Call, Step, short_label
 from mergepoint.tree.nodes import Block, Gate, Loop, Node, children, root_path
 

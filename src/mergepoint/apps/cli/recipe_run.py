@@ -45,7 +45,7 @@ from mergepoint.apps.cli.summary import OFFLINE_NOTE, spent_in
 from mergepoint.apps.cli.tree_run import resolve_model_or_refuse
 from mergepoint.core.errors import MissingKey
 from mergepoint.core.paths import nearest
-from mergepoint.engine.facts import new_run_id
+from mergepoint.engine.run_constants import new_run_id
 from mergepoint.journal.recipe_records import StageCount, failed_calls, failures_said
 from mergepoint.models.event_loop import run_sync
 from mergepoint.models.providers import ModelSettings

@@ -15,7 +15,7 @@ from mergepoint.core.errors import MergepointError
 from mergepoint.core.paths import is_file, name_problem, nearest
 
 if TYPE_CHECKING:
-    from mergepoint.journal.records import CallRecord
+    from mergepoint.journal.call_records import CallRecord
     from mergepoint.journal.sql_journal import SqlStore
     from mergepoint.journal.stores import Store
     from mergepoint.journal.transcript import Transcript

@@ -548,7 +548,7 @@ def export(
     are missing, otherwise of type "Unfinished".
     """
     from mergepoint.apps.cli.output import put_json, tell
-    from mergepoint.journal.records import to_json_value
+    from mergepoint.journal.call_records import to_json_value
     from mergepoint.journal.transcript import transcript_of, write_transcript
 
     found = stored.open().find_journal(run)

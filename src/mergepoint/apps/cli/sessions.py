@@ -190,7 +190,7 @@ def export(
 ) -> None:
     """Write a whole session as YAML, in the documented schema."""
     from mergepoint.apps.cli.output import put, tell
-    from mergepoint.journal.lines import write_whole
+    from mergepoint.journal.checked_lines import write_whole
 
     place = open_sessions(sessions)
     text = place.open(_named(place, session)).export()

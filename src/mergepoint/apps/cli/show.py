@@ -28,7 +28,7 @@ from mergepoint.core.paths import is_file
 if TYPE_CHECKING:
     from mergepoint.apps.cli.live import LiveTree
     from mergepoint.apps.cli.run_store import RunState, RunStore
-    from mergepoint.journal.records import CallRecord
+    from mergepoint.journal.call_records import CallRecord
     from mergepoint.journal.transcript import Transcript
     from mergepoint.targets import FoundTarget
     from mergepoint.tree.nodes import Node
@@ -171,7 +171,7 @@ def _recipe_shown(found: FoundTarget, knob: tuple[str, ...]) -> tuple[dict[str, 
     from mergepoint.apps.cli.inputs import read_knobs
     from mergepoint.apps.cli.workflows import recipe_facts
     from mergepoint.streams.describe import stage_lines
-    from mergepoint.streams.planning import plan
+    from mergepoint.streams.resolved_recipe import plan
 
     recipe, values = found.recipe, read_knobs(knob)
     assert recipe is not None  # noqa: S101  (the caller has a tree for it otherwise)
@@ -556,7 +556,7 @@ def _tree(state: RunState) -> Iterator[str]:
 
 def _said(at: PathCalls) -> str:
     from mergepoint.apps.cli.output import brief, clock, count
-    from mergepoint.journal.records import TOOL, is_tool
+    from mergepoint.journal.call_records import TOOL, is_tool
 
     if at.state in ("", "waiting"):
         return "waits for a decision" if at.state else ""

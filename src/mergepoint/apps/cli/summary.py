@@ -28,7 +28,7 @@ from mergepoint.tree.validate import keys_read
 if TYPE_CHECKING:
     from mergepoint.apps.cli.invocation import Invocation
     from mergepoint.core.errors import BudgetExceeded
-    from mergepoint.journal.records import CallRecord
+    from mergepoint.journal.call_records import CallRecord
     from mergepoint.journal.transcript import Transcript
     from mergepoint.journal.usage import Usage
 
@@ -240,7 +240,7 @@ def _saving(transcript: Transcript) -> str:
 
 def _calls(transcript: Transcript) -> str:
     """Return the numbers of calls by kind, of skipped calls, and of decisions."""
-    from mergepoint.journal.records import is_tool
+    from mergepoint.journal.call_records import is_tool
 
     executed = sum(map(is_tool, transcript.records))
     kinds = Counter(record.kind for record in transcript.records)

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
     from mergepoint.engine.callbacks import Recorder
     from mergepoint.engine.context import RunContext
-    from mergepoint.journal.records import CallRecord
+    from mergepoint.journal.call_records import CallRecord
     from mergepoint.journal.transcript import Transcript
     from mergepoint.models.identity import ChatModel
     from mergepoint.models.pricing import Price
@@ -233,7 +233,7 @@ def run_job(job: TreeJob, *, quiet: bool) -> Finished:
     written, if the run stops before it is done.
     """
     from mergepoint.engine.context import RunContext
-    from mergepoint.engine.facts import new_run_id
+    from mergepoint.engine.run_constants import new_run_id
 
     run = job.origin.get("resume") or job.runs.new(job.run_id or new_run_id())
     before = len(run.store.read(run.run_id)[1]) if "resume" in job.origin else 0

@@ -195,7 +195,7 @@ def check(
 def _size(target: str) -> str:
     """Return the kind and size of a workflow that is valid. Raises MergepointError otherwise."""
     from mergepoint.apps.cli.output import count
-    from mergepoint.streams.planning import plan
+    from mergepoint.streams.resolved_recipe import plan
     from mergepoint.targets import find_target
     from mergepoint.tree.nodes import walk
     from mergepoint.tree.validate import checked
@@ -273,7 +273,7 @@ def graph(
     theme: Literal["light", "dark"] = "dark" if dark else "light"
     if found.recipe is not None:
         from mergepoint.streams import describe
-        from mergepoint.streams.planning import plan
+        from mergepoint.streams.resolved_recipe import plan
 
         if depth is not None or no_fold:
             raise CommandError(f"--depth and --no-fold are only for trees; {target!r} is a recipe.")

@@ -12,7 +12,7 @@ from mergepoint.streams.conditions import failed
 from mergepoint.streams.grouping import Grouped, groups
 from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing
-from mergepoint.streams.voting import Ranking, ranked, strength
+from mergepoint.streams.vote_counting import Ranking, ranked, strength
 
 
 class Select(Grouped, Ranking):

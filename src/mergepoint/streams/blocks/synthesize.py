@@ -20,7 +20,7 @@ from mergepoint.streams.params import Params
 from mergepoint.streams.prompting import ORIGIN, Choose, Combine, choose, combine, places
 from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing
-from mergepoint.streams.voting import ADDS, Ballot, Ranking, elected, ranked
+from mergepoint.streams.vote_counting import ADDS, Ballot, Ranking, elected, ranked
 
 
 class Collecting(Params):

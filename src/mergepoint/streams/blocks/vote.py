@@ -12,7 +12,7 @@ from mergepoint.streams.conditions import CONTENT
 from mergepoint.streams.grouping import decided
 from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing
-from mergepoint.streams.voting import ADDS, Ballot, EarlyStop, elected, enough_of
+from mergepoint.streams.vote_counting import ADDS, Ballot, EarlyStop, elected, enough_of
 
 
 class Vote(Ballot):

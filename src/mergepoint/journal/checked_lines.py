@@ -306,8 +306,8 @@ def parse_line(
 
 
 REPAIR_JOURNAL = (
-    "read_lines(path, until_fault=True) of mergepoint.journal.lines reads the lines before it, and "
-    "`mergepoint runs repair` keeps them"
+    "read_lines(path, until_fault=True) of mergepoint.journal.checked_lines reads the lines before "
+    "it, and `mergepoint runs repair` keeps them"
 )
 
 
