@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from mergepoint.engine.callbacks import Event as Event
     from mergepoint.engine.callbacks import Recorder as Recorder
     from mergepoint.engine.compiler import Graph as Graph
-    from mergepoint.engine.compiler import aresume_graph as aresume_graph
-    from mergepoint.engine.compiler import resume_graph as resume_graph
     from mergepoint.engine.context import RunContext as RunContext
     from mergepoint.engine.generation import run_generation as run_generation
     from mergepoint.engine.result import Result as Result
+    from mergepoint.engine.resume import aresume_graph as aresume_graph
+    from mergepoint.engine.resume import resume_graph as resume_graph
     from mergepoint.engine.runner import ChatRunner as ChatRunner
     from mergepoint.journal.call_records import CallRecord as CallRecord
     from mergepoint.journal.transcript import Transcript as Transcript
@@ -195,7 +195,8 @@ _HOMES = {
     ),
     "mergepoint.core.merge": "MergeMode",
     "mergepoint.engine.callbacks": "Event Recorder",
-    "mergepoint.engine.compiler": "Graph aresume_graph resume_graph",
+    "mergepoint.engine.compiler": "Graph",
+    "mergepoint.engine.resume": "aresume_graph resume_graph",
     "mergepoint.engine.context": "RunContext",
     "mergepoint.engine.generation": "run_generation",
     "mergepoint.engine.result": "Result",

@@ -19,9 +19,10 @@ from tests.journal.places import place_of
 from mergepoint.agent.tree import agent
 from mergepoint.agent.turns import say
 from mergepoint.engine.callbacks import Recorder
-from mergepoint.engine.compiler import Form, aresume_graph, compile_graph
+from mergepoint.engine.compiler import Form, compile_graph
 from mergepoint.engine.context import RunContext
 from mergepoint.engine.generation import arun_generation
+from mergepoint.engine.resume import aresume_graph
 from mergepoint.engine.runner import ChatRunner
 from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.checked_lines import JournalError
