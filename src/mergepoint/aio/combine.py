@@ -176,6 +176,7 @@ def merged(
     rotates = key is None and order != "declared"
 
     async def abandon() -> None:
+        # A stack closes every input, even if one of them raises while it is closed.
         async with AsyncExitStack() as stack:
             for lane in lanes:
                 stack.push_async_callback(lane.intake.abandon)
@@ -203,6 +204,7 @@ async def _merge(
                 chosen.result()
                 lanes.remove(chosen)
             else:
+                # To the back of the row: an input that has waited longer is looked at first.
                 if rotating:
                     lanes.remove(chosen)
                     lanes.append(chosen)
@@ -219,8 +221,10 @@ def _first(lanes: Lanes[T]) -> Prefetcher[T] | None:
 
 def _smallest(key: Callable[[T], Any]) -> Choose[T]:
     def choose(lanes: Lanes[T]) -> Prefetcher[T] | None:
+        # The smallest item is known only when every input shows its first one.
         if not all(lane.items or lane.over for lane in lanes):
             return None
+        # Ended inputs go first: `_merge` removes them, so `min` sees only inputs that have an item.
         ended = next((lane for lane in lanes if lane.over), None)
         return ended or min(lanes, key=lambda lane: key(lane.items[0]))
 
@@ -251,6 +255,7 @@ def teed(items: AsyncIterable[T], readers: int = 2, *, prefetch: int = 0) -> tup
     return tuple(Stream(tee.read(end), partial(tee.leave, end), home=home) for end in ends)
 
 
+# Compared by identity: `leave` must not remove another reader that has equal items.
 @dataclass(slots=True, eq=False)
 class _Reader(Generic[T]):
     """The items that one reader has not consumed, and whether it waits for more."""
@@ -276,6 +281,7 @@ class _Tee(Generic[T]):
         try:
             while reader.items or not source.over:
                 if reader.items:
+                    # The reader task runs after `popleft`: nothing is awaited in between.
                     self._room.ring()
                     yield reader.items.popleft()
                 else:

@@ -73,6 +73,7 @@ class SourceReader:
         try:
             await finish_tasks([self._task, *others], outlasts=outlasts)
         finally:
+            # Read also while a cancellation is raised: asyncio reports errors that nobody read.
             failed = not self._task.cancelled() and self._task.exception() is not None
         if late and failed:
             self._task.result()
@@ -212,10 +213,12 @@ class MapWindow(Generic[T, R]):
                     if last and self._is_last():
                         break
                 elif ordered or task is None:
+                    # Only here does a strict map make room: the consumer asks for a result.
                     if self._strict:
                         self._room.ring()
                     await self._news.wait()
                 else:
+                    # A fan-out that has no result now: `_tell` queues it again with the next one.
                     ready.popleft()
             self._over_at_last()
         except BaseException as error:
@@ -278,6 +281,7 @@ class MapWindow(Generic[T, R]):
             self._held += 1  # reserve the place of the next item
             try:
                 async for item in items:
+                    # A call failed meanwhile, or the input swallowed its cancellation.
                     if not self._limit:
                         return
                     self._held += 1
@@ -288,6 +292,7 @@ class MapWindow(Generic[T, R]):
                     while self._held > self._limit:
                         await self._room.wait()
             finally:
+                # Otherwise `results` would wait forever for the call of the reserved place.
                 self._held -= 1
 
     def _may_begin(self) -> bool:
@@ -322,6 +327,7 @@ class MapWindow(Generic[T, R]):
     def _over(self) -> None:
         if self._settings.prefetch:
             if self._waiting and self._limit:
+                # The next call gets the place of this one, so `_running` stays the same.
                 self._begin(self._waiting.popleft())
             else:
                 self._running -= 1
@@ -336,6 +342,7 @@ class MapWindow(Generic[T, R]):
         self._limit = 0
         calls = list(self._ready if self._ordered else self._begun)
         current = asyncio.current_task()
+        # In order, results of earlier calls come before the error, so these calls still run.
         behind = calls[calls.index(current) + 1 :] if self._ordered and current in calls else calls
         for call in behind:
             if not _has_run(call):
@@ -360,6 +367,7 @@ class MapWindow(Generic[T, R]):
             async for result in stream:
                 results.append(result)
                 self._tell()
+                # Not without results: the consumer may wait for this fan-out and make no room.
                 while results and self._held >= self._limit and not self._ending:
                     await self._room.wait()
                 if self._ending:
@@ -381,6 +389,7 @@ class MapWindow(Generic[T, R]):
         try:
             await self._reader.stop(others=calls, outlasts=outlasts)
         finally:
+            # A reader that was cancelled before its first step has not opened the input.
             await self._intake.abandon()
             note_suppressed_errors(raised, calls)
 
@@ -543,5 +552,6 @@ class Prefetcher(Generic[T]):
                     return
                 self.items.append(item)
                 self._on_change()
+                # Before the next pull: at the limit, another item would be too many.
                 while len(self.items) >= self._limit:
                     await self._room.wait()

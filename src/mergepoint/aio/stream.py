@@ -75,6 +75,7 @@ class Stream(Generic[T]):
         """End the stream. Raises errors that its inputs raise while they are closed."""
         self._loop = self._home.enter()
         await self._results.aclose()
+        # Closing a generator that never ran runs no `finally`, so its inputs are closed here.
         await self._abandon()
 
     async def __aenter__(self) -> Self:
@@ -123,6 +124,8 @@ class InputStream(Generic[T]):
         trace: TracebackType | None,
     ) -> None:
         self.closing = True
+        # A Stream's iterator is its bare generator. If that never ran, closing it would leave the
+        # Stream's inputs open.
         own = self._items if isinstance(self._items, Stream) else self._iterator
         close = getattr(own, "aclose", None)
         if close is not None:
@@ -145,6 +148,7 @@ async def finish_tasks(tasks: Collection[asyncio.Task[Any]], *, outlasts: int = 
     # Wait again after a cancellation: a task that outlives its stream would use closed inputs.
     while pending := [task for task in tasks if not task.done()]:
         try:
+            # Not `gather`, which cancels the tasks together with the caller.
             await asyncio.wait(pending)
         except asyncio.CancelledError as error:
             cancelled = error
@@ -165,6 +169,7 @@ def note_suppressed_errors(
     If no error is raised, the results of these tasks are not needed, and neither are their errors.
     """
     for task in tasks:
+        # Reading an error also keeps asyncio from reporting that it was never retrieved.
         error = None if task.cancelled() or not task.done() else task.exception()
         if error is not None and isinstance(raised, Exception) and error is not raised:
             raised.add_note(f"also failed, further on in the stream: {error!r}")
@@ -204,6 +209,7 @@ async def run_in_context(context: Context, function: Callable[..., Awaitable[T]]
     This needs no task: each step of the coroutine runs by `Context.run` in the caller's task.
     """
     made: Any = context.run(function, *args)
+    # A coroutine and the step of an async generator have `send`; a future does not.
     steps = made if hasattr(made, "send") else _awaited(made)
     try:
         waited = context.run(steps.send, None)
@@ -253,6 +259,8 @@ class Notifier:
 
     async def wait(self) -> None:
         """Wait until the next ring."""
+        # Nothing is awaited between the caller's check of its condition and this line, so no
+        # ring is lost in between.
         ring = asyncio.get_running_loop().create_future()
         self.waiting.append(ring)
         await ring

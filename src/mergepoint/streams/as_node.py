@@ -52,6 +52,7 @@ class _Refusals(NestedBudget):
         try:
             return super().reserve(key, model, messages, params)
         except BudgetExceeded as error:
+            # Limits below the Call are the recipe's own, which end it with finished results.
             if self.first is None and not error.path.startswith(self._below):
                 self.first = error
             raise

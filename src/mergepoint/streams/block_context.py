@@ -83,6 +83,7 @@ class AnswerIndex:
             # the number is part of a call's path in the journal.
             number = sum(len(entry.calls) for entry in thing.history if entry.stage_id == stage_id)
         asked.numbers[place] = number + 1
+        # Forget the refused call: a later `again` must not count as an attempt of it.
         asked.attempts.pop(place, None)
         return number
 
@@ -122,6 +123,7 @@ class AnswerIndex:
         return found
 
     def _of(self, thing: Thing) -> _Asked:
+        # By the base: every change makes a new Thing, and the one that asked may be gone by then.
         base = thing.base or thing
         asked = self._asked.get(base)
         if asked is None:
@@ -600,6 +602,7 @@ class BlockContext:
         """
         if self._client is None:
             raise RecipeError(f"{self.stage_id}: this stage has no model; set one for the run")
+        # Before the first await: numbers must not depend on which of several calls ends first.
         number, attempts = self.calls.place(thing, sample, self.stage_id, again=again)
         ask = ModelRequest(
             thing_id=thing.id,
@@ -688,6 +691,7 @@ class BlockContext:
 
 def label(error: BaseException, item: object) -> None:
     """Attach the id of the item that caused an error; the first label stays."""
+    # Blocks also map tuples whose first element is the Thing.
     thing = item[0] if isinstance(item, tuple) and item else item
     if isinstance(thing, Thing) and not getattr(error, "item", ""):
         # Some exceptions have no `__dict__` and refuse attributes.

@@ -137,6 +137,8 @@ class Check(Params):
         return self
 
 
+# JsonValue accepts mappings too: in a union without discriminator, a misspelled test would become
+# a value to compare with.
 def _is_check(line: object) -> str:
     return "check" if isinstance(line, Check | Mapping) else "value"
 
@@ -228,6 +230,7 @@ def _line_holds(name: str, line: Line, thing: Thing) -> bool:
     # A plain value is short for `equals`.
     test = line if isinstance(line, Check) else Check(equals=line)
     there = name == CONTENT or (name in thing.props and dropped_by(thing, name) is None)
+    # Not the values: `equals: null` is a test, and None is also the default.
     asked = test.model_fields_set
     if "exists" in asked and there is not test.exists:
         return False

@@ -112,6 +112,7 @@ def _drawn(planned: PlannedRecipe, depth: int) -> Iterator[str]:
             yield from _drawn(stage, depth + 1)
         else:
             sides = ("{{", "}}") if stage.barrier else ("[", "]")
+            # Mermaid writes entities with `#`; a quote would end the label.
             only = _only(stage).strip().replace('"', "#quot;")
             said = f"{stage.kind.name}<br/>{only}" if only else stage.kind.name
             yield f'{indent}    {_name(stage)}{sides[0]}"{said}"{sides[1]}'

@@ -121,6 +121,7 @@ def _was_cut(planned: PlannedRecipe, stops: Sequence[StopReason], number: int) -
 def _origins(thing: Thing) -> Iterator[str]:
     """Yield the ids of a Thing and of everything that it was made from."""
     yield thing.id
+    # Things that a stage replaced, such as the members of a vote, have come out as well.
     yield from thing.parents
     for entry in thing.history:
         yield entry.id
@@ -369,6 +370,7 @@ class RecipeExecutor:
     ) -> AsyncGenerator[Thing, None]:
         """Return the results of some stages of the recipe, or of all of them."""
         first = stages[0]
+        # The recipe is executed as a whole: `once` would treat it as nested in itself.
         if isinstance(first, PlannedRecipe) and first.stage_id == self.planned.stage_id:
             return self._read(self.through(first, self._entry(items)))
         return self._read(self.once(stages, self._entry(items)))
@@ -418,6 +420,7 @@ class RecipeExecutor:
             # A task of its own pulls the stages before this one, which ends the stack of frames.
             if number % _DEEP == 0:
                 ahead = mapped(channel, _itself, width=1, prefetch=1)
+                # The map isn't a channel: without `above`, it would hide who waits for whom.
                 stream = StageChannel(
                     ahead,
                     self.watchdog,
@@ -436,6 +439,7 @@ class RecipeExecutor:
         at = stage.stage_id
 
         def into(entering: AsyncIterator[Thing]) -> StageChannel:
+            # `entering` isn't a channel: with it, a stage that waits for items would look stuck.
             return self._into(stage, entering, isolated, above=items, producer=f"{at}.{INSIDE}")
 
         both = beside(
@@ -554,6 +558,7 @@ class RecipeExecutor:
     def _context(self, stage: PlannedStage) -> BlockContext:
         """Return the context of a stage, which stays the same across rounds."""
         known = self._contexts.get(stage.stage_id)
+        # With a new context per round, `next_id` would start again and repeat ids.
         if known is None:
             known = self._contexts[stage.stage_id] = BlockContext(
                 stage.stage_id,

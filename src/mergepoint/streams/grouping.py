@@ -148,6 +148,7 @@ async def gathered(
                     break
                 batch.add(following)
                 following = None
+            # Before the batch leaves: a resumed run must repeat the calls for exactly these Things.
             noted.write(len(batch.members))
             yield tuple(batch.members)
             if following is None:
@@ -193,6 +194,7 @@ class _Noted:
 
     def __init__(self, gather: Gather, first: Thing, ctx: BlockContext) -> None:
         self._timed = gather.seconds is not None
+        # The history's length tells the rounds of a recurrent recipe apart.
         self._key = f"batch of {first.id} after {len(first.history)}"
         self._ctx = ctx
         found: Any = ctx.notes.find(ctx.stage_id, self._key) if self._timed else MISSING
@@ -234,6 +236,7 @@ class _Ahead:
         """Cancel a pending wait; the owner of the items closes them."""
         if self._coming is not None:
             self._coming.cancel()
+            # Awaited: a generator in which a task still runs can't be closed.
             await asyncio.gather(self._coming, return_exceptions=True)
 
 

@@ -158,6 +158,7 @@ class GraphRuns:
             with self._services(facts, config) as services:
                 yield services
             return
+        # The run's own journal has its calls; that of an enclosing Call records only the Call.
         config = without_recorders(config, recorders_of(config) if facts.within else [])
         config = recording(config, journal, opened.answers)
         facts = replace(facts, run=journal.header.run_id, host=facts.around, within="")
@@ -266,6 +267,7 @@ class Drain(Runnable[State, State]):
         services, tell = options.pop(SERVICES)
         own: RunnableConfig = {**(config or {}), "configurable": options}
         services = replace(services, environment=replace(services.environment, config=own))
+        # With the stops of earlier segments: the first of all is why the run stopped.
         executor = services.executor(StopReason(**one) for one in input["stops"])
         stages = wired(input["plan"][input["worked"] :], self._units)
         given = [Thing.from_plain(one) for one in input["things"]]
@@ -285,6 +287,7 @@ class RecipeNode(Showing):
     def __init__(self, graph: Any, runs: GraphRuns) -> None:
         super().__init__(graph, runs.setup.planned.recipe.name)
         self.runs = runs
+        # A superstep for each stage and for at most one drain before it, with some to spare.
         self._turns = 2 * sum(1 for _ in runs.setup.planned.walk()) + 5
 
     def invoke(
@@ -331,6 +334,7 @@ class RecipeNode(Showing):
         self, opened: OpenedRun, facts: Facts, items: list[Thing], config: RunnableConfig
     ) -> Iterator[tuple[RunServices, State, RunnableConfig]]:
         """Yield the services of a run, its input, and its config."""
+        # With the writer of a node below, only clients that stream subgraphs would see Things.
         tell = get_stream_writer()
         with self.runs.run(opened, facts, config) as services:
             config = services.environment.config
@@ -378,6 +382,7 @@ class RecipeGiven(TypedDict, total=False):
     """The input of a recipe's graph."""
 
     items: list[Any]
+    # Ephemeral: on the same thread, the scope of one run must not apply to the next.
     scope: Annotated[str, EphemeralValue]
 
 

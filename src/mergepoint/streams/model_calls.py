@@ -379,6 +379,7 @@ def _graph(name: str) -> Node:
     if name not in known:
         raise ValueError(f"no graph is named {name!r}{nearest(name, known)}; a tree is {_FORMS}")
     file = graph_file(name)
+    # Python is allowed here: the file comes with the package, not with the recipe.
     return load_object(file) if file.suffix == ".py" else load_yaml(file)
 
 

@@ -82,6 +82,7 @@ def statics_of(planned: PlannedRecipe, models: Mapping[str, ChatModel]) -> dict[
         model = models.get(stage.stage_id)
         said: list[Any] = [
             stage.kind.name,
+            # With defaults, so that a release that changes one changes the fingerprint.
             stage.params.model_dump(mode="json"),
             None if stage.batch is None else stage.batch.model_dump(mode="json"),
             None if model is None else identity(model, {}),

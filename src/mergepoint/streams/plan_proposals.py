@@ -133,6 +133,7 @@ class Planner:
         last = thing.history[-1] if thing.history else None
         if last is None or last.stage_id != stage.stage_id or not last.added.get(PROPOSAL):
             return None
+        # Counted from the history: a resumed run finds the proposal's calls at the same paths.
         number = sum(
             entry.stage_id == stage.stage_id and PROPOSAL in entry.added for entry in thing.history
         )

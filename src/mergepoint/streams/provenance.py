@@ -200,6 +200,7 @@ def add_words(words: Words) -> None:
     Raises:
         RecipeError: A section is unknown, or a word or meaning isn't a non-blank string.
     """
+    # Checked before they are added: invalid words would break every later recipe.
     Vocabulary().plus(words)
     _added.append(words)
     _known_words.cache_clear()

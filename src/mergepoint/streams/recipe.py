@@ -209,6 +209,7 @@ class RecipeRunner(Protocol):
         ...
 
 
+# A function that loads the runner, because its module imports this one.
 _registered: list[Callable[[], RecipeRunner]] = []
 
 

@@ -246,6 +246,7 @@ class RecipeRun:
                 self.items = self._recorded_items(self.journal)
         else:
             if not isinstance(self.items, list | tuple | AsyncIterable):
+                # Both the header and the run read the items: an iterator can be read only once.
                 self.items = list(self.items or ())
             self.journal = self.setup.create_journal(store, self.run_id, self.items)
         self.folder = store.folder_of(self.run_id)
@@ -450,6 +451,7 @@ class _EventQueue:
 
     def __call__(self, event: Event) -> None:
         """Add an event."""
+        # Before the wake-up, or the reader could find nothing; a deque is safe across threads.
         self._heard.append(event)
         self._loop.call_soon_threadsafe(self._changed.set)
 
@@ -468,6 +470,7 @@ class _EventQueue:
         work.add_done_callback(lambda _: self._changed.set())
         while not work.done():
             await self._changed.wait()
+            # Cleared before the events are read: one that arrives meanwhile sets it again.
             self._changed.clear()
             for event in self.drained():
                 yield event

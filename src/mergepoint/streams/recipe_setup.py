@@ -208,6 +208,7 @@ class RecipeSetup:
             seed: The seed of this run. Default: that of the setup.
         """
         # The ledger starts from recorded calls: a resumed run has spent part of its budget.
+        # The innermost recorder is the last one, since `with_recorder` appends.
         journal = recorders_of(config)[-1].journal
         own = self._ledger((one for one in journal.records if one.key.run == run_id), at)
         environment = CallEnvironment(

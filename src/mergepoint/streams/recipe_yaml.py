@@ -235,6 +235,7 @@ class Library:
         if not source or not Path(source).is_file():
             return self
         folder = Path(source).parent
+        # Listed twice, every recipe of the folder would seem to be defined by several files.
         if folder.resolve() in {one.resolve() for one in self.folders}:
             return self
         return Library([folder, *self.folders], shipped=False)

@@ -248,6 +248,7 @@ class Registry:
 def _defined_in(home: str, name: str) -> BlockType[Any]:
     """Return the block that a module of blocks is named after."""
     defined = vars(importlib.import_module(home)).values()
+    # Not by attribute: the blocks `filter` and `set` are named `filter_` and `set_` in Python.
     return next(one for one in defined if isinstance(one, BlockType) and one.name == name)
 
 

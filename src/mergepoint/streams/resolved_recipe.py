@@ -136,6 +136,7 @@ class PlannedStage:
     @property
     def rewrites(self) -> bool:
         """Return whether everything that leaves has new content, so that judgements are dropped."""
+        # Things that bypass the stage keep their judgements; only the run can tell which.
         return self.where is None and self.kind.rewrites(self.params)
 
     @property
@@ -191,6 +192,7 @@ class PlannedRecipe:
         words = vocabulary().plus(*self.words)
         added: dict[str, None] = {}
         for stage in self.stages:
+            # Drop first, then add: what the stage writes itself is about its new content.
             if stage.rewrites:
                 added = {name: None for name in added if name not in words.about_content}
             added.update(dict.fromkeys(stage.adds))

@@ -49,6 +49,7 @@ class BM25:
     def __init__(self, texts: Iterable[str], *, k1: float = K1, b: float = B) -> None:
         counts = [Counter(words(text)) for text in texts]
         lengths = [count.total() for count in counts]
+        # Lengths are divided by the average, which is 0 if no document has a word.
         average = sum(lengths) / len(lengths) if any(lengths) else 1.0
         self._size = len(counts)
         self._k1 = k1
@@ -125,6 +126,7 @@ def documents_in(folder: Path, suffixes: Sequence[str]) -> Iterator[Document]:
                 "file into it, or take the link away"
             )
         name = file.relative_to(folder).as_posix()
+        # `utf-8-sig` removes the byte order mark with which some Windows editors begin a file.
         try:
             yield Document(name, file.read_text(encoding="utf-8-sig"))
         except UnicodeDecodeError:
@@ -189,5 +191,6 @@ def _value(node: ast.expr) -> Fraction:
     if isinstance(node, ast.BinOp) and type(node.op) in _DOES:
         return _DOES[type(node.op)](_value(node.left), _value(node.right))
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+        # By its text: the fraction of the float 0.1 isn't 1/10.
         return Fraction(str(node.value))
     raise ValueError("only + - * / and numbers")

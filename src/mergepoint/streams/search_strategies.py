@@ -149,6 +149,7 @@ class Beam(Searching):
     strategy: Literal["beam"]
     width: int = Field(default=2, ge=1, description="number of nodes per level that continue")
     depth: int = Field(default=3, ge=1, description="number of levels")
+    # Higher than elsewhere: moves of one level don't depend on each other's results.
     at_once: int = Field(default=64, ge=1, description="number of moves in parallel")
 
     def begin(self, root: str, rng: random.Random) -> BeamSearch:
@@ -189,6 +190,7 @@ class BeamSearch:
 
     @property
     def _here(self) -> list[Found]:
+        # By move, not by arrival: ties must not depend on which result came first.
         return [one for number in sorted(self._found) for one in self._found[number]]
 
 
@@ -283,6 +285,7 @@ class IslandSearch:
         """Return a seed for the next island, or parents from it once it has enough nodes."""
         island = len(self._home) % self._params.islands
         people = self._people[island]
+        # If all seeds of an island failed, it has no parents, so it gets another seed.
         if self._begun[island] < self._params.seeds or not people:
             self._begun[island] += 1
             move = self._asked.move([self._root], "first")
@@ -311,6 +314,7 @@ class IslandSearch:
 
     def _renew(self) -> None:
         """Replace each island of the worse half by the best node of a surviving island."""
+        # Scores are 0 to 1, so an empty island counts as the worst.
         tops = [max((one.score for one in people), default=-1.0) for people in self._people]
         order = sorted(range(len(tops)), key=lambda island: -tops[island])
         kept = order[: (len(order) + 1) // 2]
@@ -358,6 +362,7 @@ class ThompsonSearch:
         node = self._root
         while True:
             below = self._below[node]
+            # Draws advance the generator: in another order, a resumed search would differ.
             wider = self._drawn([one.score for one in below])
             ways = [(self._drawn(self._inside[one.id]), one.id) for one in below if self._goes(one)]
             deeper, name = max(ways, default=(-1.0, ""), key=lambda way: way[0])
@@ -450,6 +455,7 @@ class UctSearch:
         if not self._asked.told(move):
             return
         node = self._nodes[move.parents[0]]
+        # `ask` has counted the visit already. A move without results keeps it, with a score of 0.
         if found:
             self._visited(node, sum(one.score for one in found) / len(found), visits=0)
         for one in found:

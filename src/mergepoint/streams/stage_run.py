@@ -157,6 +157,7 @@ class StageOutput:
 
     def _check_words(self, added: Mapping[str, Any]) -> None:
         """Warn about names that nearly match the vocabulary, once per name."""
+        # Values of kind and status count too: a misspelled one may come after a correct one.
         words = {
             (name, value) if name in ("kind", "status") else name for name, value in added.items()
         }
@@ -276,8 +277,10 @@ async def _made(
     finally:
         # The block may still use its maps while it closes, so the maps come last.
         await close(made)
+        # A copy, because a map that ends removes itself.
         for results in list(ctx.maps.values()):
             await results.aclose()
+        # A map that was never read doesn't run the code that removes it.
         ctx.maps.clear()
 
 

@@ -44,6 +44,7 @@ class Made:
             id=later.id or self.id,
             parents=self.parents if not later.parents else later.parents,
             added=added,
+            # Only the last content of a stage becomes a draft; no other stage saw those before it.
             drafts=later.drafts or self.drafts,
             origins=_merged_origins(self, later) if self.origins or later.origins else NOTHING,
         )
@@ -232,6 +233,7 @@ class ScoredCandidate:
 RESERVED: Final = ("content", "history", "id", "parents", "props")
 
 
+# With a weakref slot, because stages keep Things as keys of weak dictionaries.
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Thing(Displayed):
     """JSON content (usually text), props by name, and their history, as a frozen value.
@@ -322,6 +324,7 @@ class Thing(Displayed):
         """Return the Thing with further changes, which stay separate until it leaves the stage."""
         if self.made is None:
             return _view(self, made)
+        # On the base: one entry records all changes of a stage, however many steps made them.
         return _view(self.base, self.made + made)
 
     def why(self, prop: str) -> Why:
@@ -432,6 +435,7 @@ def _without_stale(
     before: Thing | None, made: Made, about_content: Collection[str]
 ) -> Mapping[str, Any]:
     """Return the added props, with None for props about the old content."""
+    # A stage that writes the same content again leaves its score valid.
     if before is None or not made.drafts or made.drafts[-1] == before.content:
         return made.added
     stale = [
@@ -449,6 +453,7 @@ def dropped_by(thing: Thing, name: str) -> Entry | None:
     if thing.made is not None and name in thing.made.added:
         return None
     setting = [entry for entry in thing.history if name in entry.added]
+    # None is also a value that a block may write: a dropped prop had another value before.
     is_dropped = setting[-1].drafts and any(one.added[name] is not None for one in setting)
     return setting[-1] if is_dropped else None
 
@@ -519,6 +524,7 @@ def _length_in_common(histories: Sequence[tuple[Entry, ...]]) -> int:
 
 
 def _all_equal(entries: tuple[Entry, ...]) -> bool:
+    # Entries are shared in one process; after a checkpoint, equal ones are different objects.
     return all(entry is entries[0] or entry == entries[0] for entry in entries)
 
 

@@ -195,8 +195,10 @@ class _Counting:
         if stop.confidence is not None:
             return beta_above_half(first, second) >= stop.confidence
         if stop.window is not None:
+            # Windows follow one another, as in the paper; sliding ones would end votes earlier.
             whole = len(self._keys) % stop.window == 0
             return whole and len(set(self._keys[-stop.window :])) == 1
+        # Failed members count here: they have had their turn and won't vote later.
         left = (stop.voters or 0) - len(members)
         return first > second + left
 

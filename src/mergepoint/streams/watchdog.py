@@ -105,6 +105,7 @@ class StageChannel:
                 self._undo_cuts()
             self._task = None
             watchdog.moves += 1
+        # An item was there after the deadline, so something is cut off: that is a stop.
         if late is not None:
             watchdog.channels.pop(self, None)
             watchdog.stops.note(self.stage_id, late)
@@ -125,6 +126,7 @@ class StageChannel:
         """Cancel the producer if a consumer waits for it, as a timeout would; may be repeated."""
         if self._task is not None:
             self._why = why
+            # A block that swallows its cancellation is cut again; every cut has to be undone.
             self._cuts += 1
             self._task.cancel()
 
@@ -136,6 +138,7 @@ class StageChannel:
         if why is None or task is None or not isinstance(error, asyncio.CancelledError):
             return None
         self._undo_cuts()
+        # More cancellations than cuts: someone else cancelled the task too, which must not be lost.
         return why if task.cancelling() <= self._before else None
 
     def _undo_cuts(self) -> None:
@@ -206,6 +209,7 @@ class Watchdog:
 
     def __init__(self, planned: PlannedRecipe, stops: Stops) -> None:
         self.stops = stops
+        # An ordered set: channels hash by address, so the order in a set would differ per run.
         self.channels: dict[StageChannel, None] = {}
         self.calls = 0
         self.in_progress: Counter[str] = Counter()
@@ -231,6 +235,7 @@ class Watchdog:
 
     def drop(self, planned: PlannedRecipe) -> None:
         """Forget a proposed recipe that has ended."""
+        # The shortest interval stays: checks are then more frequent, but limits are the same.
         for at, _ in places(planned):
             self._places.pop(at, None)
             self._until.pop(at, None)
@@ -317,6 +322,7 @@ class Watchdog:
             self._seen = (self.moves, now)
         elif waiting:
             self._end_stuck(waiting, now, now - since)
+        # If nobody waits, the timer stops; the next request starts it again through `watch`.
         if waiting and (pause := self._pause()) is not None:
             self._timer = asyncio.get_running_loop().call_later(pause, self._check)
 
@@ -327,6 +333,7 @@ class Watchdog:
             place = self.place(channel.stage_id)
             if (why := self.over(place.recipes)) is not None:
                 late = max(now - self._until[one][0] for one in place.recipes if one in self._until)
+                # A call in progress has the grace period, because it may be paid for already.
                 if late >= GRACE or (not self.calls and still >= SETTLING_TIME):
                     channel.cut(why)
             elif not self.calls and place.deadlock is not None and still >= place.deadlock:
@@ -384,6 +391,7 @@ def _ends_chain(channel: StageChannel, waiting: list[StageChannel]) -> bool:
     """Return whether a channel's producer, and everything nested in it, waits for nothing."""
     if isinstance(channel.above, StageChannel) and channel.above.waits:
         return False
+    # With the dot, because the channel itself is among those that wait.
     inside = f"{channel.producer}."
     return not any(other.producer.startswith(inside) for other in waiting)
 

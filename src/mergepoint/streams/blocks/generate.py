@@ -96,6 +96,7 @@ async def _wanted(
             yield thing.plus(persona=params.personas[0]) if params.personas else thing
             continue
         last = ctx.child(thing, params.n - 1)
+        # Only the enclosing group and the last id are taken from these two: samples are made later.
         marks = {**group_marks(thing.id, [thing, last]), "group_size": params.n}
         for number in range(params.n):
             child = ctx.child(thing, number).plus(

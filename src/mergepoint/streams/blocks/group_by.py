@@ -72,6 +72,7 @@ async def group_by(
 async def _by_prop(items: AsyncIterator[Thing], name: str) -> AsyncGenerator[_Members, None]:
     found: dict[str, list[Thing]] = {}
     async for thing in items:
+        # By JSON text: as keys of a dict, 1 and true would be the same value.
         found.setdefault(canonical(_key(thing, name)), []).append(thing)
     for members in found.values():
         yield _key(members[0], name), members

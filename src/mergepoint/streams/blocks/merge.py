@@ -50,6 +50,7 @@ async def merge(
         for member in members:
             contents.setdefault(str(value(member, "branch")), []).append(member.content)
             for name, given in member.props.items():
+                # A branch that left a prop as it was doesn't conflict with one that changed it.
                 if name in OF_BRANCHES or (name, given) in joined.props.items():
                     continue
                 # The origin of a content that isn't used would be wrong for the merged Thing.

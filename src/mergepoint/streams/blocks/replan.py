@@ -174,6 +174,7 @@ def _tried(thing: Thing) -> str:
                 *(f"{name} = {shown(value, width=60)}" for name, value in entry.added.items()),
             ]
         )
+        # The first entry is the input, which no stage tried.
         for entry in thing.history[1:]
     ]
     return "\n".join(lines[-_LINES:]) or "nothing"

@@ -128,6 +128,7 @@ async def _ranked(index: BM25, parts: Sequence[Document], k: int, query: str) ->
 
 
 async def _asked(retriever: Any, k: int, query: str) -> Sources:
+    # A retriever has a `k` of its own and may return more.
     found = await retriever.ainvoke(query)
     return [
         {

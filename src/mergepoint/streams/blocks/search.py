@@ -90,6 +90,7 @@ class _Quest:
             # must repeat the search.
             for move, nodes in zip(batch, made, strict=True):
                 self._nodes.update((node.id, node) for node in nodes)
+                # Also without nodes: a strategy may wait for the result of every move.
                 self._search.tell(move, [self._scored(node) for node in nodes])
             if any(self._is_good(node) for nodes in made for node in nodes):
                 self._stopped = "until"

@@ -88,6 +88,7 @@ async def _result(function: Any, given: Mapping[str, Any]) -> Any:
             found = await function(**given)
         else:
             found = await asyncio.to_thread(function, **given)
+        # Inside `try`: a result that isn't JSON data becomes an error text as well.
         return freeze(found)
     except Exception as error:  # noqa: BLE001  (whatever it is, the critic is told)
         return f"error: {type(error).__name__}: {error}"
