@@ -126,6 +126,7 @@ def _of_recipe(result: Result, workflow: Thing) -> dict[str, str]:
 
 @display.register
 def _thing(thing: Thing) -> dict[str, str]:
+    # One more row than is shown, from which `_table` knows that some are omitted.
     props = [(name, _told(value)) for name, value in islice(thing.props.items(), ROWS + 1)]
     history = [
         (one.id, one.stage_id or one.block, one.model, _told(dict(one.added)))
@@ -149,6 +150,7 @@ def _told(value: Any) -> str:
     if isinstance(value, str):
         return value[:_LONGEST]
     text = ""
+    # Piece by piece: a value of many megabytes isn't encoded for a line of text.
     for piece in json.JSONEncoder(ensure_ascii=False, default=str).iterencode(value):
         text += piece[:_LONGEST]
         if len(text) >= _LONGEST:
@@ -188,4 +190,5 @@ def _row(row: Row) -> str:
 
 
 def _escaped(text: str, most: int) -> str:
+    # `clip` keeps at most four characters per cell, so the rest need not be escaped.
     return escape(clip(shown(text[: 4 * most], keep="\n"), most))

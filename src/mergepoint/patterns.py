@@ -32,6 +32,7 @@ __all__ = [
     "threads",
 ]
 
+# `enclave` puts a label into an attribute of a tag, and into a template.
 _MARKUP = re.compile(r"[\"<>{}\n]")
 
 
@@ -147,6 +148,7 @@ def _voices(
 ) -> list[Step]:
     return [
         Step(
+            # Not str.format(), which would turn the places `{{ key }}` into `{ key }`.
             Template(f"{artist.persona}\n\n{critique.replace('{label}', artist.label)}"),
             name=artist.key,
             merge="none",
@@ -202,6 +204,7 @@ def enclave(
         name=name,
         merge=merge,
         capture_key=capture_key,
+        # Not True: the consensus has to see what the voices captured before it.
         parallel="threads" if parallel else False,
     )
 
@@ -297,6 +300,7 @@ def _generations(
 ) -> list[Step]:
     if isinstance(generate, str | Template):
         generate = Step(generate, system=system)
+    # The same step several times: the caller gives each copy its own name and key.
     steps = [generate] * n if isinstance(generate, Step) else list(generate)
     if not steps:
         raise TreeError.of("generate_then_select needs at least one answer; set n >= 1")

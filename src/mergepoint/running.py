@@ -54,6 +54,7 @@ class AnyOptions(TreeOptions, RecipeOptions, total=False):
     items: Iterable[Any] | AsyncIterable[Any] | None
 
 
+# The annotations of a TypedDict include those of its bases.
 _OF_TREES: Final = frozenset(TreeOptions.__annotations__)
 _OF_RECIPES: Final = frozenset(RecipeOptions.__annotations__) | {"items"}
 
@@ -228,9 +229,11 @@ def _for_recipe(
 ) -> tuple[Iterable[Any] | AsyncIterable[Any] | None, RecipeOptions]:
     """Return the items and the options of a recipe's run."""
     _check(options, _OF_RECIPES, "a recipe")
+    # `options` are the keywords of this call, so nothing of the caller's changes.
     items = options.pop("items", None)
     known: RecipeOptions = {
         "library": found.library,
+        # `run` keeps runs in memory, but `arun_recipe` by itself writes to the folder "runs".
         "runs": None,
         **cast("RecipeOptions", options),
     }
@@ -239,6 +242,7 @@ def _for_recipe(
     if items is not None:
         raise StepError("the input is given twice: as the second argument, and as 'items'")
     several = isinstance(given, Iterable | AsyncIterable)
+    # Text and mappings are iterable, but each of them is one item.
     one = isinstance(given, str | Mapping | Thing) or not several
     return [given] if one else given, known
 
@@ -250,6 +254,7 @@ def _check(options: Mapping[str, Any], allowed: frozenset[str], what: str) -> No
         if name in allowed:
             continue
         if name not in known:
+            # As Python does for a keyword that a function doesn't have.
             raise TypeError(f"there is no option {name!r}{nearest(name, sorted(allowed))}")
         raise StepError(f"{name!r} isn't an option of {what}; remove it")
 

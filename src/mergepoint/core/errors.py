@@ -51,6 +51,7 @@ class TreeError(MergepointError, ValueError):
             text = f"the tree has {len(self.faults)} problems:{lines}"
         super().__init__(text)
 
+    # Pickle would pass `args`, which is the message, to a constructor that takes the faults.
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.faults,), self.__dict__
 
@@ -148,6 +149,7 @@ class BudgetExceeded(RailError):
         self.keep = keep
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # Pickle passes positional arguments only, so `_budget_exceeded` passes these by keyword.
         names = ("kind", "spent", "held", "wanted", "limit", "keep")
         facts = {name: getattr(self, name) for name in names}
         return _budget_exceeded, (self.path, facts, str(self)), self.__dict__
@@ -281,6 +283,7 @@ def locate(
         error.pipeline_node_type = kind  # type: ignore[attr-defined]
         error.pipeline_node_name = name  # type: ignore[attr-defined]
     with contextlib.suppress(AttributeError):
+        # An error object that is raised again would collect the same note each time.
         if note not in getattr(error, "__notes__", ()):
             error.add_note(note)
 

@@ -16,6 +16,7 @@ from mergepoint.core.text import clean_text
 
 MAX_DEPTH: Final = 100
 
+# Without float, which has to be checked for NaN and infinity.
 _PLAIN = frozenset({str, int, bool, type(None)})
 _NUMBERS = frozenset({int, bool, type(None)})
 
@@ -101,6 +102,7 @@ class FrozenList(list[Any]):
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(tuple(self))
 
+    # Pickle's default appends the items to an empty list, which is refused here.
     def __reduce__(self) -> tuple[Any, ...]:
         return FrozenList, (list(self),)
 
@@ -117,6 +119,7 @@ class FrozenDict(dict[str, Any]):
     __delitem__ = __ior__ = __setitem__ = _refuse
 
     def __hash__(self) -> int:  # type: ignore[override]
+        # Equal mappings may have their keys in another order.
         return hash(frozenset(self.items()))
 
     def __reduce__(self) -> tuple[Any, ...]:

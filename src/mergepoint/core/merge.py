@@ -82,6 +82,8 @@ def mode_problem(mode: object, kind: str) -> str | None:
 def last_response(messages: Sequence[M]) -> M | None:
     """Return the last assistant message, or None."""
     for message in reversed(messages):
+        # By `type` and not by class: sessions merge messages of their own class. A chunk of a
+        # stream has another type, so answers become messages before they are merged.
         if message.type == "ai":
             return message
     return None

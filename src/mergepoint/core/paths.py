@@ -16,6 +16,7 @@ from pathlib import Path
 
 SEPARATOR = "/"
 ITERATION = "iteration_"
+# `|` and `:` separate nodes and task ids in LangGraph's namespaces; its `add_node` refuses them.
 _REFUSED = "/|:"
 
 

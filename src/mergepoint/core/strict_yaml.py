@@ -111,6 +111,7 @@ def load(text: str, *, source: str, limits: DocumentLimits = _LIMITS) -> YamlDoc
 def load_file(path: Path, *, limits: DocumentLimits = _LIMITS) -> YamlDocument:
     """Read a file of strict YAML in UTF-8. Raises YamlError with the line, and OSError."""
     with path.open("rb") as file:
+        # One byte more than allowed shows that a file is too large, without reading all of it.
         data = file.read(limits.bytes + 1)
     _check_size(data, str(path), limits)
     try:
@@ -247,6 +248,7 @@ class _Builder:
                 self._refuse(event, "the value is missing; write one, or '' or null")
             return text
         try:
+            # Python refuses integers of more than 4,300 digits, and reads 1e999 as infinity.
             value = json.loads(text)
         except ValueError:
             value = math.inf
@@ -377,6 +379,7 @@ def _inline(value: Any) -> str:
 
 
 def _is_plain(text: str) -> bool:
+    # A letter at the start rules out numbers and all of YAML's indicators.
     if not text[:1].isalpha() or text.lower() in _WORDS:
         return False
     return not _NOT_PLAIN.search(text) and not _ESCAPED.search(text)

@@ -23,6 +23,7 @@ def clean_text(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
+        # In UTF-16 a character above U+FFFF is a pair of surrogates, so decoding joins a pair.
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text
 
@@ -51,6 +52,7 @@ def _cleaned(value: T) -> T:
         return clean_text(found)  # type: ignore[return-value]
     if type(found) is dict:
         made = {_cleaned(key): _cleaned(item) for key, item in found.items()}
+        # Not strict: keys that differ only in a lone surrogate become one, and `made` is shorter.
         same = all(one is other for one, other in zip(made, found, strict=False))
         kept = same and all(made[key] is item for key, item in found.items())
         return found if kept and len(made) == len(found) else made  # type: ignore[return-value]

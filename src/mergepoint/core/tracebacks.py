@@ -94,6 +94,7 @@ def _trim(told: traceback.TracebackException) -> None:
 def _whose(filename: str) -> _Whose:
     """Return whose code a file is; a file outside all installed packages is the user's own."""
     if filename.startswith("<"):
+        # Only `<stdin>` is typed by a user: `<string>` and `<frozen ...>` are no code of theirs.
         return "own" if filename == "<stdin>" else "engine"
     path = Path(filename)
     if path.is_relative_to(_OURS):

@@ -40,6 +40,7 @@ def write_whole(path: Path, data: bytes, *, flush: bool = True, permissions: int
     Data that can be computed again need not be flushed. Raises OSError if writing fails, and leaves
     the old file unchanged.
     """
+    # One name per writer: two that write the same file must not mix their bytes.
     part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.part")
     try:
         with open(part, "wb", opener=lambda name, flags: os.open(name, flags, permissions)) as file:
@@ -361,4 +362,5 @@ def _refuse(constant: str) -> None:
 _ENCODER = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
 )
+# Python's parser accepts NaN and Infinity, which JSON doesn't have.
 _DECODER = json.JSONDecoder(parse_constant=_refuse)

@@ -66,6 +66,7 @@ def load(path: Path) -> tuple[RunHeader, tuple[CallRecord, ...], FileLines]:
     Raises JournalError as `read_journal` does.
     """
     lines = read_lines(path, until_fault=True)
+    # Before the fault is raised: a newer format may have lines that look damaged here.
     if lines.values:
         check_format(path, lines.values[0].get("format"), FORMAT)
     if lines.fault is not None:
@@ -170,6 +171,7 @@ class FileJournal:
         with file_errors("open", path):
             file = _opened(path, sync)
             try:
+                # Locked before it is read: another writer could append in between.
                 lock_file(file, path)
                 header, records, lines = load(path)
                 if lines.torn:
@@ -207,6 +209,7 @@ class FileJournal:
     def close(self) -> None:
         """Flush the file and unlock it; a second call does nothing."""
         try:
+            # First, because records that wait in the writer's queue need the open file.
             self.writer.close()
         finally:
             self._close()

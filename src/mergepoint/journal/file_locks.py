@@ -202,6 +202,7 @@ def _portable_lock(path: Path) -> Any:
             f"{path} cannot be locked: this system has no flock; install filelock, which locks "
             "files on every system: pip install filelock"
         ) from error
+    # By default the state is per thread; async runs close a journal in another thread.
     lock = filelock.FileLock(_lock_beside(path), thread_local=False)
     try:
         lock.acquire(timeout=0)

@@ -53,6 +53,7 @@ class IncrementalDigest:
     def follow(self, messages: Sequence[Any], digest: Callable[[Any], bytes]) -> Hash:
         """Return a hash that has taken in the start and the digest of every message, in order."""
         shared = min(len(self._messages), len(messages))
+        # map() ends with the shorter list, so a longer conversation with the same start continues.
         if not all(map(is_, self._messages, messages)):
             shared = [*map(is_, self._messages, messages)].index(False)
         while self._ends[-1][0] > shared:
@@ -75,6 +76,7 @@ class IncrementalDigest:
 # metadata of messages are no part of it, so a renamed step asks the same.
 
 
+# Saved journals contain these digests: with another hash or encoding no recorded answer is found.
 _hash = partial(hashlib.blake2b, digest_size=16)
 _TRAILS = 16  # beginnings of requests whose conversations are remembered
 

@@ -83,6 +83,7 @@ def check_journal(path: Path) -> CheckReport:
         JournalError: The file cannot be read, is not a journal, or has a newer format.
     """
     reading = _JournalReader(path)
+    # Asked before the read, which may see a line in progress whose writer ends right after it.
     going = is_locked(path)
     with file_errors("read", path), open(path, "rb", opener=open_regular) as file:
         for line in file:

@@ -192,6 +192,7 @@ class FileLog:
                 if self.path.exists():
                     return False
                 write_whole(self.path, b"".join(lines), permissions=self._permissions)
+            # A new folder survives a power failure only if the folder that names it is flushed.
             for parent in {one.parent for one in new_folders}:
                 flush_folder(parent)
         return True

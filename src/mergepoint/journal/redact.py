@@ -247,6 +247,7 @@ def _deep(value: Any, say: _Say, kept: frozenset[str] = _NONE, *, named: bool = 
             said[name] = _hidden_texts(item)
         else:  # arguments of a tool are the user's data, even if one is named `id`
             inner = _NONE if name == "args" else kept
+            # The logprobs of an answer list its tokens under `token`, which hides no secret there.
             said[name] = _deep(item, say, inner, named=named and name != "logprobs")
     return said
 

@@ -71,6 +71,7 @@ class Database:
         self._password = engine.url.password
         self._file = _file_of(engine.url) if self.kind == "sqlite" else None
         self.name = _url_text(engine.url)
+        # `write_transaction` begins and commits by itself, so the driver must not begin one.
         self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._made = False
 
@@ -143,6 +144,7 @@ class Database:
         if self.kind == "sqlite":
             yield
             return
+        # IF NOT EXISTS isn't enough: two sessions may both find no table, and one of them fails.
         connection.execute(sql.select(sql.func.pg_advisory_lock(_MAKING)))
         try:
             yield
@@ -270,6 +272,7 @@ class LineTables:
 
     def delete(self, connection: sql.Connection, keys: Sequence[str]) -> None:
         """Delete logs."""
+        # The other rows refer to the first ones by a foreign key, so they are deleted first.
         for table in (self.rest, self.first) if keys else ():
             statement = table.delete().where(table.c[self.key] == sql.bindparam("log"))
             connection.execute(statement, [{"log": key} for key in keys])
@@ -640,6 +643,7 @@ def _by_session(
     try:
         connection.execute(sql.select(sql.func.pg_advisory_lock(key)))
     except OperationalError as error:
+        # 55P03 is lock_not_available: the lock_timeout has passed.
         if getattr(error.orig, "sqlstate", None) != "55P03":
             raise
         raise JournalError(
@@ -665,6 +669,7 @@ def _lock_of(connection: sql.Connection, name: str) -> Path:
 
 def _key_of(connection: sql.Connection, name: str) -> int:
     """Return the number of the advisory lock for a name."""
+    # Advisory locks belong to the whole database, and tables to a schema in it.
     schema = connection.exec_driver_sql("SELECT current_schema()").scalar_one()
     digest = hashlib.blake2b(f"mergepoint {schema} {name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, signed=True)
@@ -680,6 +685,7 @@ def _holder(connection: sql.Connection, key: int) -> str:
 
 def _session(connection: sql.Connection, key: int) -> Any:
     """Return process and client address of the session that holds a lock, or None."""
+    # PostgreSQL splits a 64-bit key into classid and objid, and marks it with objsubid 1.
     query: Any = sql.text(
         "SELECT a.pid, a.client_addr FROM pg_locks l JOIN pg_stat_activity a USING (pid) "
         "WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 "

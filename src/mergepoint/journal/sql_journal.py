@@ -236,6 +236,7 @@ class SqlStore:
             lock.close(self._database)
             raise
         args = self._database, lock, header, outcomes(records), self.sync, self.redact
+        # All rows count, also the starts of calls that `outcomes` omits.
         return SqlJournal(*args, rows=len(records))
 
     def read(self, run_id: str) -> tuple[RunHeader, tuple[CallRecord, ...]]:

@@ -326,6 +326,7 @@ def without_starts(
     records: tuple[CallRecord, ...], going: Callable[[], bool]
 ) -> tuple[CallRecord, ...]:
     """Return the records without starts of calls, as a reader of a growing journal needs them."""
+    # `going` tries a lock or asks a database, so it is called only if a start needs it.
     if not any(record.begun for record in records):
         return records
     return outcomes(records, over=not going())

@@ -82,6 +82,7 @@ def usage_of(records: Iterable[CallRecord]) -> Usage:
 def _sum(used: Sequence[Usage]) -> Usage:
     sums = zip(*map(_VALUES, used), strict=True)
     total = Usage(**dict(zip(_NAMES, map(sum, sums), strict=True))) if used else Usage()
+    # Costs are whole picodollars, so this removes the error of adding floats.
     return replace(total, cost=round(total.cost, 12))
 
 

@@ -322,6 +322,7 @@ class Attempt:
 
     def _begin_on_record(self, reservation: Reservation) -> None:
         """Record the start of the attempt, so that a limit of calls holds even after a crash."""
+        # A journal in memory ends with its process, so no resumed run could read a start there.
         journals = [journal for journal in self._call_run.call.journals if journal.keyed]
         try:
             for journal in journals:

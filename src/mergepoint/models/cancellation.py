@@ -93,6 +93,7 @@ class CancellationShield:
         except asyncio.CancelledError as error:
             await self._land(task, error)
         if not task.done():
+            # Set before the task is cancelled: an answer that still arrives must not be recorded.
             self.given_up = True
             await _drop(task)
             raise self._limits.overdue()
@@ -131,6 +132,7 @@ class CancellationShield:
 
     async def _more(self, task: asyncio.Future[None], news: asyncio.Event) -> None:
         """Wait for the next piece of the stream, and after a cancellation for its end."""
+        # Nothing was awaited since the pieces were counted, so no signal is lost here.
         news.clear()
         started = time.monotonic()
         try:
@@ -254,6 +256,7 @@ class HelperThread:
         self._context = copy_context()
         self._done: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
         try:  # an idle thread: to start one for each call costs 0.1 ms
+            # Popped without a look at the length: another thread may take the last one in between.
             self._helper = _IDLE.pop()
         except IndexError:
             self._helper = SimpleQueue()
@@ -305,6 +308,7 @@ def _work(asked: _Helper) -> None:
         if last and not ends:
             _IDLE.append(asked)  # before the result, so that the next caller finds it
         done.put(result)
+        # While the thread is idle, these would keep the last answer and its context alive.
         del work, done, result
         if ends:
             return
@@ -435,6 +439,7 @@ class AttemptTracker:
         with self._lock:
             if not self._count:
                 return
+            # Under the lock: the last attempt could end between the check and this line.
             self._landed = lambda: loop.call_soon_threadsafe(landed.set)
         try:
             with contextlib.suppress(TimeoutError):

@@ -86,6 +86,7 @@ class _Job(Generic[T]):
             self._work.close()
             self.done.cancel()
             return
+        # The loop runs this in a copy of the caller's context, so the caller's depth stays.
         _DEPTH.set(_DEPTH.get() + 1)
         self._task = asyncio.get_running_loop().create_task(self._work)
         self._task.add_done_callback(self._settle)
@@ -126,6 +127,7 @@ class _Loops:
                 asyncio.run_coroutine_threadsafe(_cancel_all(), loop).result(_CLEANUP)
             loop.call_soon_threadsafe(loop.stop)
             thread.join(_CLEANUP)
+            # asyncio raises RuntimeError if a loop is closed while it runs.
             if not thread.is_alive():
                 loop.close()
         self._running.clear()
@@ -136,6 +138,7 @@ class _Loops:
         They are not closed, because parent and child share the selector: the parent's loop would
         no longer be woken.
         """
+        # A new lock: a thread of the parent may have held the old one at the fork.
         self._lock = threading.Lock()
         self._of_parent += self._running
         self._running = []

@@ -314,6 +314,7 @@ def seen_through(view: View, messages: Sequence[BaseMessage]) -> list[BaseMessag
     if view == "as_is":
         return list(messages)
     sent: list[BaseMessage] = []
+    # sorted() is stable, so the other messages keep their order.
     for message in sorted(messages, key=lambda message: message.type != "system"):
         opening = not sent or isinstance(sent[-1], SystemMessage)
         if opening and message.type == "ai":
@@ -327,6 +328,7 @@ def seen_through(view: View, messages: Sequence[BaseMessage]) -> list[BaseMessag
 
 def _joinable(first: BaseMessage, second: BaseMessage) -> bool:
     plain = isinstance(second, HumanMessage | AIMessage | SystemMessage)
+    # Joining keeps content only: tool calls would be lost, and their results have no call.
     tools = isinstance(first, AIMessage) and (first.tool_calls or second.tool_calls)  # type: ignore[attr-defined]
     return plain and not tools
 

@@ -100,6 +100,7 @@ def instrument(model: BaseChatModel) -> BaseChatModel:
     """
     if _MARK in vars(type(model)) and OWN not in vars(model):
         return model
+    # A shallow copy shares the model's clients, and with them their open connections.
     inside = copy.copy(model)
     object.__setattr__(inside, "__class__", _instrumented_class(type(model)))
     inside.cache = False

@@ -184,6 +184,7 @@ def _catalogued(model: str) -> Callable[[], Price | None] | None:
 
     def now() -> Price | None:
         rates = known.get_prices(datetime.now(UTC))
+        # Without a price context, genai-prices returns objects of its snapshot: ids stay unique.
         if id(rates) not in made:
             made[id(rates)] = _converted(vars(rates))
         return made[id(rates)]
@@ -212,6 +213,7 @@ def _converted(known: Mapping[str, Any]) -> Price | None:
     if not {"input_mtok", "output_mtok"} <= counted.keys() or counted.keys() - _OURS.keys():
         return None
     starts = sorted({tier.start for rate in rates.values() for tier in getattr(rate, "tiers", ())})
+    # One token above the start, since a tier applies only to more input than that.
     above = {start: _price(counted, start + 1, {}) for start in starts}
     return _price(counted, 0, above)
 

@@ -242,6 +242,7 @@ def read_stream(own: Callable[[], Iterable[Any]], path: str) -> Iterator[Any]:
             began = True
             yield chunk
     finally:
+        # Without this, an abandoned stream keeps its connection until it is garbage-collected.
         close = getattr(stream, "close", None)
         if close is not None:
             close()
@@ -529,6 +530,7 @@ def _blank(text: str) -> str:
 
 
 def _is_openai(model: BaseChatModel) -> bool:
+    # By name, because langchain-openai need not be installed.
     return any(kind.__name__ == "BaseChatOpenAI" for kind in type(model).__mro__)
 
 

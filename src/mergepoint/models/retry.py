@@ -67,6 +67,7 @@ def wait_before_next(
     """Return the seconds to wait after a failed attempt, or None if it was the last."""
     if retry is None or not may_be_temporary(error):
         return None
+    # Tenacity's rules take the state of its own loop, and read only the attempt's number.
     state = RetryCallState(Retrying(), None, (), {})
     state.attempt_number = attempt
     if stop_after_attempt(retry.attempts)(state):

@@ -71,6 +71,7 @@ class Samples:
         """Return a number to the pool, for the next call of the request, after a failure."""
         with self._lock:
             self._returned.setdefault(request, []).append(number)
+            # The lowest number goes out first, as it does in an execution without failures.
             self._returned[request].sort()
 
     def keep(self, record: CallRecord) -> None:
@@ -177,6 +178,7 @@ class Scope:
             clock=self.clock,
             kind=self._kind,
         )
+        # It is in the instrumentation already: code inside must not enter it a second time.
         call.entered = True
         if self._accept is not None:
             call.tried = self.attempts
@@ -218,6 +220,7 @@ class Scope:
         if call.answer is not None:
             call.journals = ()
         call.request = requests[-1]
+        # Each recorder looks up its own fingerprint: its run may count messages in another form.
         for keeper, call.request in zip(self._keyed, requests, strict=False):
             find_recorded_answer(call, messages, keeper)
 

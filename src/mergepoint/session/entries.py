@@ -306,6 +306,7 @@ _WRITERS: dict[str, Callable[[Any], Any]] = {
     "created_at": lambda value: value.isoformat(),
     "changed": list,
     "error": dict,
+    # A deep copy: metadata is nested, and a caller may change the data that it gets.
     "metadata": copy.deepcopy,
 }
 
@@ -335,6 +336,7 @@ def normalize_text(given: object, *, what: str, redact: Redact | None = None) ->
     except JournalError as error:
         raise SessionError(f"{what} cannot be written: {error}") from error
     steps.append(mask(steps[-1]) if suspicious(steps[-1].encode()) else steps[-1])
+    # Pairs each text with the one before it; the last text has no successor, so not strict.
     acts = zip(("cleaned", "redacted", "masked"), [given, *steps], steps, strict=False)
     return CleanedText(steps[-1], tuple(act for act, before, after in acts if before != after))
 

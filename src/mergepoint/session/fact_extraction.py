@@ -46,6 +46,7 @@ def learn_facts(
     Raises SessionError for an unknown turn, and errors of the model.
     """
     turn = memory.turn if turn is None else turn
+    # Looked up first: an unknown turn must fail before a model is paid for it.
     asked = _asked(memory, turn)
     found = (by or RuleFacts()).of(memory, turn)
     return memory.add_facts(found, turn=turn, source=asked.id)
@@ -184,6 +185,7 @@ class ModelFacts:
 
 def _found(generation: Result) -> list[str]:
     told: list[str] = generation.outputs["found"]["facts"]
+    # `add_facts` refuses blank text, and one blank fact must not lose the others.
     return [fact for fact in told if fact.strip()]
 
 

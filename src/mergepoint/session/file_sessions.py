@@ -58,6 +58,7 @@ class FileSessions(Sessions):
 
     def has(self, session_id: str) -> bool:
         """Return whether a session exists, even if it is unreadable."""
+        # A snapshot without a journal is a damaged session, not a missing one.
         return super().has(session_id) or (self._folder(session_id) / SNAPSHOT).exists()
 
     def delete(self, session_id: str) -> None:
@@ -114,6 +115,7 @@ class FileSessions(Sessions):
 
     def _ids(self) -> Iterator[str]:
         for journal in self.folder.glob(f"*/{JOURNAL}"):
+            # `*` of pathlib matches hidden folders too, which an interrupted deletion leaves.
             if not journal.parent.name.startswith("."):
                 yield journal.parent.name
 

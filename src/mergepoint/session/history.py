@@ -105,11 +105,13 @@ class SessionState:
     @property
     def unfinished(self) -> SessionMessage | None:
         """Return the user's message that a run should answer and that has no answer, or None."""
+        # A message without a run was added by the program itself, and no turn has to answer it.
         asked = self._asked.get(self.turn)
         return asked if asked is not None and asked.run and self.turn not in self._ended else None
 
     def since_turn(self, last: int | None) -> tuple[SessionMessage, ...]:
         """Return the messages of the last turns; a turn begins with the user's message."""
+        # From the end: the cost depends on the turns wanted, not on the length of the session.
         found = self.messages if last is None else reversed([*self._backwards(last)])
         return tuple(found)
 
@@ -210,6 +212,7 @@ class MessageDraft:
         """Return whether an entry equals the draft."""
         if not isinstance(entry, SessionMessage):
             return False
+        # Both texts are masked and cleaned, so a repeated request with a secret in it is equal too.
         return (entry.role, entry.content) == (self.role, self.text.text)
 
 
@@ -391,6 +394,7 @@ def view_of(past: SessionState, *, last: int | None, facts: int | None) -> list[
     take up a request that the user has given up.
     """
     seen = [*_said(past, last)]
+    # Not [-facts:], which returns all facts for 0.
     known = past.facts if facts is None else past.facts[max(0, len(past.facts) - facts) :]
     if not known:
         return seen

@@ -208,7 +208,9 @@ class LockedLog:
         except FileNotFoundError:
             return None
         except (OSError, ValueError):
+            # Differs from every snapshot, so that a check reports it and a repair replaces it.
             return 0, ""
+        # `_ABOUT` of session_memory writes this number into the first line.
         found = re.search(r"\d+", text[: text.find("\n")])
         return int(found[0]) if found else 0, text
 
@@ -276,11 +278,13 @@ class Sidecar:
                 return
             with self._lines.locked(flush=True) as locked:
                 end = locked.since(START)[1]
+                # Without a complete line there is no header: `since` has cut off an unfinished one.
                 locked.append(end, lines if end.number else [header, *lines])
 
 
 def check_sidecar_name(name: str) -> str:
     """Return the name of an application. Raises SessionError for an invalid file name."""
+    # `journal.jsonl` is the log of the session itself.
     if _NAME.fullmatch(name) and name != "journal":
         return name
     raise SessionError(

@@ -49,6 +49,7 @@ RECENT = 200
 
 Row = SessionMessage | Fact | WorkingStep
 
+# A check reads the number in the first line (`LockedLog.snapshot`).
 _ABOUT = """\
 # Computed from the first {bytes} bytes of journal.jsonl at the end of a turn. It is never read:
 # changes made here are lost.
@@ -309,6 +310,7 @@ class SessionMemory:
             made_at=made_at,
             about=about_of({**about, "metadata": metadata}, self._log.redact),
         )
+        # Other steps survive a crash of the process; the write that ends the turn flushes them too.
         return self._add(draft, flush=ends, settles=ends)
 
     def add_fact(self, content: str, *, turn: int | None = None, source: str = "") -> Fact:
@@ -331,6 +333,7 @@ class SessionMemory:
             for draft in drafts:
                 fact = draft.entry(past)
                 known = past.by_id.get(fact.id)
+                # One call may contain the same words twice: then the first fact counts.
                 facts[fact.id] = known if isinstance(known, Fact) else facts.get(fact.id, fact)
             return [fact for fact in facts.values() if fact.id not in past.by_id]
 
@@ -393,6 +396,7 @@ class SessionMemory:
             found = log.since(self._mark)
             self._past.take(found.entries)
             self._mark = found.mark
+            # After the entries of others: the number of a turn follows from all of them.
             if entries := new(self._past):
                 self._mark = log.append(self._mark, entries)
             # Committed after the write: what memory shows survives a crash.

@@ -117,6 +117,7 @@ def _flaws_of_snapshot(locked: LockedLog, found: Examined) -> Iterator[Flaw]:
     fix = "a repair writes it again"
     number = sum(end <= position for end in found.ends)
     mark = Mark(position, 1 + number, b"")
+    # As its writer computed it: from the entries up to the position in its first line.
     expected = Snapshot().recent(found.past(found.header, most=number), mark)
     if text != expected:
         yield Flaw("the snapshot", f"it differs from the journal; {fix}")

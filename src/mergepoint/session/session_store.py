@@ -131,6 +131,7 @@ class Sessions(ABC):
             log = self.log(session_id)
             header, mark = log.begin()
             first = log.since(mark, most=_TITLE_ENTRIES).entries
+            # Without entries, the last line of a file is the header, which is no entry.
             last = log.last() if first else None
         except SessionError as error:
             return SessionBrief(session_id=session_id, problem=str(error))

@@ -67,6 +67,7 @@ class SqlSessions(Sessions):
         log, database = self.log(session_id), self._database
         if not log.exists():
             raise self._unknown(session_id)
+        # Escaped, because ids may contain `_`, which matches any character in LIKE.
         sidecars = SIDECAR_TABLES.first.c.sidecar.startswith(f"{session_id}/", autoescape=True)
         with (
             log.turn(),
@@ -75,6 +76,7 @@ class SqlSessions(Sessions):
             database.errors("delete from"),
             write_transaction(database, connection, flush=True) as commit,
         ):
+            # The tables of runs are created with the first run, which this database may not have.
             if sql.inspect(connection).has_table(RUN_TABLES.first.name):
                 RUN_TABLES.delete(connection, _runs_of(connection, session_id))
             found = connection.execute(SIDECAR_TABLES.keys(sidecars)).scalars().all()
@@ -126,6 +128,7 @@ class SqlSessions(Sessions):
 
     @contextmanager
     def _lock_turn(self, session_id: str) -> Iterator[None]:
+        # No run has this name: in the id of a turn's run, a number follows the session's id.
         lock = lock_run(self._database, f"{session_id}.turn", what="turn of a session")
         try:
             yield

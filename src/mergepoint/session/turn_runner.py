@@ -299,6 +299,7 @@ class TurnInProgress:
     def settle(self) -> None:
         """Merge the answer into the session, after the steps that led to it."""
         if self.generation is None:
+            # Answered before: after a crash, only the snapshot may be missing.
             self._memory.settle()
             return
         # Steps first: with its answer the turn is over, and a resume would not add what is missing.

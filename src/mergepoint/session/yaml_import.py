@@ -125,6 +125,7 @@ class _SessionImporter:
         for at, row in enumerate(file.facts):
             text = self._text(("facts", at), row.content, "a fact")
             yield Fact(
+                # From the words, whatever the file says: `add_facts` finds a known fact by this id.
                 id=self._id(("facts", at), fact_id(self.session_id, text.text), ""),
                 content=text.text,
                 turn=row.turn,

@@ -44,6 +44,7 @@ class Decision:
         Raises:
             StepError: The answer is invalid. The message says why.
         """
+        # Checked like the other forms: a Decision doesn't check its fields itself.
         if isinstance(given, Decision):
             given = given.to_plain()
         if isinstance(given, bool):
@@ -52,6 +53,7 @@ class Decision:
             given = {"decision": given}
         if not isinstance(given, Mapping):
             raise StepError(f"{_WANTED}, not {given!r}")
+        # Feedback enters later prompts, and no request can be sent with half a surrogate pair.
         given = clean(dict(given))
         if problem := _problem(given):
             raise StepError(problem)
@@ -233,10 +235,13 @@ class Question:
         if captured and self.capture_key is not None:
             outputs[self.capture_key] = value
         if response is not None:
+            # Ids differ, so `index` finds this message and not an equal text before it.
             at = messages.index(response)
+            # A copy, because the question still shows the message before the edit.
             messages[at] = response.model_copy(update={"content": text}, deep=True)
 
 
+# LangGraph's form has no rejection: a response is feedback on one, and `ignore` drops the output.
 _REPLIES: Mapping[str, Verdict] = {
     "accept": "approve",
     "approve": "approve",
@@ -267,6 +272,7 @@ Answerer = Callable[[Question], Any | Awaitable[Any]]
 
 def _plain(key: str, value: Any) -> Any:
     try:
+        # Through JSON, so that this run continues with the value that a resumed one reads.
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise StepError(f"the new output {key!r} is nothing that JSON holds: {error}") from error

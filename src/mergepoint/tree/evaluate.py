@@ -94,10 +94,12 @@ async def _fold(
             made, stopped = stop.kept, True
         whole = captured(node, made, stopped=stopped)
         after = merge(onto, mode_of(node, made, stopped=stopped), whole)
+    # Not BaseException: a cancellation comes from outside, and belongs to no node.
     except Exception as error:
         locate_node(error, node, path)
         raise
     if stopped:
+        # Outside the `try`: this signal is no error, and gets no note about a node.
         raise RunStopped(after)
     return after
 
@@ -147,6 +149,7 @@ async def _side_by_side(
 async def _held_back(gate: Gate, path: str, base: Messages, engine: Engine) -> Messages:
     [(at, child)] = children(gate, path)
     try:
+        # Onto an empty state: the question shows exactly what a rejection drops.
         kept = await _fold(child, at, base, onto=State(), engine=engine)
     except RunStopped:  # no decision can follow, so nothing passes the gate
         raise RunStopped(State()) from None
@@ -169,6 +172,7 @@ async def _repeated(loop: Loop, path: str, base: Messages, engine: Engine) -> Me
         except BudgetExceeded as error:
             if not keeps(path, error):
                 raise
+            # The iteration that was cut short adds nothing: `made` ends with the one before it.
             return made
         if await engine.holds(loop, path, base + made, number):
             return made
@@ -225,6 +229,7 @@ def exhausted(loop: Loop) -> RailError:
 
 def keeps(path: str, error: BudgetExceeded) -> bool:
     """Return whether this block or loop ends early and keeps its result so far."""
+    # Only the node with the budget ends early; the error passes the nodes below it.
     return error.keep and error.path == path
 
 

@@ -56,6 +56,8 @@ class Form(BaseModel):
 
     def made(self) -> Any:
         """Return the value. Raise what its class raises."""
+        # Only keys that were written: the default of a form's field may be None, unlike the
+        # class's.
         names = type(self).model_fields.keys() & self.model_fields_set
         return type(self).makes(**{name: _made(getattr(self, name)) for name in names})
 

@@ -66,6 +66,7 @@ MAX_DEPTH: Final = 64
 
 def is_node(value: Any) -> bool:
     """Return whether a value is a node of a tree."""
+    # By `kind` and not by class: `nodes` defines the containers, and imports this module.
     return getattr(type(value), "kind", None) in KINDS
 
 
@@ -83,6 +84,7 @@ def height_of(node: Any) -> int:
 
 def depth_problem(node: Any, nodes: Any) -> str | None:
     """Return the problem of a container that is nested too deep, or None."""
+    # Children that aren't nodes are reported on their own, and have no names for the path.
     if not all(map(is_node, nodes)) or node.height <= MAX_DEPTH:
         return None
     return too_deep(_longest(node), node.height)
@@ -184,6 +186,7 @@ class Step(Displayed):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "examples", _examples(self.examples))
+        # Anything but a list stays unchanged, so that the check can name it.
         if isinstance(self.tools, list):
             object.__setattr__(self, "tools", tuple(self.tools))
         policy, problems = policy_of(self.policy)
@@ -311,6 +314,7 @@ def _tools_problems(tools: Any, rounds: Any, *, structured: bool) -> list[str]:
     found = [
         f"a tool is a LangChain tool or a function, not {one!r}"
         for one in tools
+        # A class is callable too, but calling it makes an instance and no result.
         if not isinstance(one, BaseTool) and (isinstance(one, type) or not callable(one))
     ]
     found += [
@@ -435,6 +439,8 @@ class Call(Displayed):
             None if isinstance(self.meta, Mapping) else f"meta is a mapping, not {self.meta!r}",
             *problems,
         ]
+        # found[4] is the problem of `args`; these checks need valid ones. Keep the order of
+        # `found`.
         if isinstance(self.target, BaseTool) and not found[4]:
             found.append(_missing_problem(self.target, self.args))
         if isinstance(self.target, CallTarget) and not found[4]:
@@ -446,6 +452,8 @@ class Call(Displayed):
             object.__setattr__(self, "args", MappingProxyType(dict(self.args)))
         object.__setattr__(self, "meta", MappingProxyType(dict(self.meta)))
         if isinstance(self.target, CallTarget) and not self.version:
+            # Part of the request fingerprint: a changed recipe must not be answered from old
+            # records.
             object.__setattr__(self, "version", self.target.fingerprint())
 
     @cached_property
@@ -472,6 +480,7 @@ class Call(Displayed):
         if isinstance(target, Runnable):
             kind = type(target)
             return f"{kind.__module__}.{kind.__qualname__}:{target.get_name()}"
+        # A partial or another callable object has no name of its own, only its class has.
         named = target if hasattr(target, "__qualname__") else type(target)
         return f"{named.__module__}.{named.__qualname__}"
 
@@ -491,6 +500,8 @@ def _target_problem(target: object) -> str | None:
 
 def _missing_problem(tool: BaseTool, args: Mapping[str, Any] | None) -> str | None:
     """Return the problem of arguments that a tool requires and that are missing, or None."""
+    # Not `args_schema`, which also has the arguments that LangChain injects itself. It is a class,
+    # or a JSON schema as MCP tools have.
     schema: Any = tool.tool_call_schema
     shape = schema if isinstance(schema, dict) else schema.model_json_schema()
     missing = [name for name in shape.get("required", ()) if name not in (args or {})]

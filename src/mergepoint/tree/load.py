@@ -140,6 +140,7 @@ def _module(file: Path) -> ModuleType:
         with _failing_in(file, "importing it"):
             spec.loader.exec_module(module)
     except BaseException:
+        # The next import of this name would find the module half executed.
         del sys.modules[name]
         raise
     _loaded[place] = module
@@ -192,6 +193,7 @@ def _failing_in(file: Path, doing: str) -> Iterator[None]:
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield
+    # A script without a main guard may call sys.exit(), which would end the whole command.
     except (Exception, SystemExit) as error:
         problem = f"{doing} raised {type(error).__name__}: {error}"
         raise TargetError(f"{file}{_line(error, file)}: {problem}") from error
@@ -234,6 +236,7 @@ def import_object(name: str, folder: Path | None) -> Any:
     module_name, _, object_name = name.partition(":")
     if folder is not None and str(folder.resolve()) not in sys.path:
         sys.path.insert(0, str(folder.resolve()))
+        # Otherwise a module that was just written may be missing from a cached listing.
         importlib.invalidate_caches()
     try:
         with contextlib.redirect_stdout(sys.stderr):  # stdout is for the result of a run
@@ -273,10 +276,12 @@ def name_of(given: Any) -> str | None:
     function = getattr(given, "func", None) or getattr(given, "coroutine", None) or given
     module = getattr(function, "__module__", None)
     names = (getattr(function, "__name__", None), getattr(given, "name", None))
+    # In another process, `__main__` is another module.
     if not isinstance(module, str) or module == "__main__":
         return None
     for name in names:
         known = getattr(sys.modules.get(module), name, None) if isinstance(name, str) else None
+        # A lambda or a nested function has a name too, but the name doesn't lead back to it.
         if known is given:
             return f"{module}:{name}"
     return None

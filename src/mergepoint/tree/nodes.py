@@ -197,6 +197,7 @@ class Block(Displayed):
         # A text is iterable too, and its characters would be reported one by one.
         if isinstance(nodes, str) or is_node(nodes) or not isinstance(nodes, Iterable):
             return [f"nodes is a list of nodes, not {type(nodes).__name__}"]
+        # A tuple: an iterator could be walked only once, and a list could change after the checks.
         object.__setattr__(self, "nodes", tuple(nodes))
         problem = depth_problem(self, self.nodes)
         return [*_children_problems(self.nodes), *([problem] if problem else [])]
@@ -391,6 +392,7 @@ def _holds(key: str, value: Any) -> bool:
 
 def _body_problems(nodes: Any) -> list[str]:
     try:
+        # A block checks them, so that a loop's children have the same rules and messages.
         Block(nodes)
     except TreeError as error:
         return [fault.problem for fault in error.faults]
@@ -511,6 +513,7 @@ def children(node: Node, path: str) -> list[tuple[str, Node]]:
     A loop has one child, its body under the path of the first iteration.
     """
     if isinstance(node, Block):
+        # The path is empty where only the nodes matter, as in `thread_groups`.
         start = f"{path}{SEPARATOR}" if path else ""
         return list(zip(map(start.__add__, node.names), node.nodes, strict=True))
     if isinstance(node, Gate):
@@ -529,6 +532,7 @@ def inside(node: Node, path: str) -> list[tuple[str, Node]]:
 
 def walk(node: Node, path: str | None = None) -> Iterator[tuple[str, Node]]:
     """Yield (path, node) for the node and all nodes below it, parents first."""
+    # A stack: recursive generators would hand each node up through every level above it.
     waiting = [(root_path(node) if path is None else path, node)]
     while waiting:
         at, found = waiting.pop()
@@ -554,12 +558,14 @@ def thread_groups(block: Block) -> list[range]:
     for position, child in enumerate(block.nodes):
         keys, anything = _reads(child)
         joins = bool(groups) and not alone and _may_join(child)
+        # The child before it too: if that one merges messages, this one has to see them.
         joins = joins and _may_join(block.nodes[position - 1])
         joins = joins and (not written if anything else keys.isdisjoint(written))
         if joins:
             groups[-1] = range(groups[-1].start, position + 1)
         else:
             groups.append(range(position, position + 1))
+            # A new group starts after the earlier ones were merged, so it may read their captures.
             written = set()
         written |= {key for _, node in walk(child, "") if (key := node.capture_key)}
     return groups
@@ -608,6 +614,7 @@ class Order:
         for name in path.split(SEPARATOR):
             below = join(at, name)
             first = join(at, iteration_name(1))
+            # A child may be named `iteration_02` itself; then its own path is in the tree.
             rounds = name.startswith(ITERATION) and first in self._places
             at = first if below not in self._places and rounds else below
         return at
@@ -624,6 +631,7 @@ class Order:
             at = join(at, name)
             static = self.static(at)
             number = self._places.get(static, len(self._places))
+            # All iterations have the place of the first one, so their number decides the order.
             moved = static != at and static.endswith(iteration_name(1))
             key.append((number, _number(name) if moved else 0))
         return tuple(key)

@@ -70,6 +70,7 @@ def as_budget(given: Any) -> Budget | None:
         if key not in LIMITS
     ]
     try:
+        # Made even if other fields are unknown, so that one error lists all problems.
         budget = Budget(**{key: value for key, value in given.items() if key in LIMITS})
     except TreeError as error:
         raise TreeError([*faults, *error.faults]) from None

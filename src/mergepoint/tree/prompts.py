@@ -138,6 +138,7 @@ def copied(value: Any) -> Any:
     that Python cannot copy, such as an open file, is returned as it is.
     """
     kind = type(value)
+    # Exact types only: a subclass may have state of its own, which `deepcopy` copies too.
     if kind in _FIXED:
         return value
     if kind is dict:
@@ -184,6 +185,8 @@ def copied_message(message: M) -> M:
 M = TypeVar("M", bound=BaseMessage)
 _FIXED = frozenset({str, int, float, bool, bytes, NoneType})
 _SET_DICT = object.__setattr__
+# The slots of pydantic's BaseModel. All are set on a new object: comparing or copying one with
+# an empty slot raises AttributeError.
 _SET_FIELDS, _SET_EXTRA, _SET_PRIVATE = (
     vars(BaseModel)[f"__pydantic_{name}__"].__set__ for name in ("fields_set", "extra", "private")
 )

@@ -46,6 +46,7 @@ def with_overrides(tree: Node, overrides: Mapping[str, Mapping[str, Any]]) -> No
             faults += _field_faults(nodes[path], path, fields)
             changes.setdefault(path, {}).update(fields)
     if not faults:
+        # Tried node by node: `_rebuild` would stop at the first invalid value.
         faults = [fault for path in paths for fault in _value_faults(nodes[path], path, changes)]
     if faults:
         raise TreeError(faults)
@@ -83,6 +84,7 @@ def _fixed(tree: Node) -> dict[str, str]:
 
 def _selected(selector: str, paths: list[str], faults: list[Fault]) -> list[str]:
     try:
+        # As written first: a node may be named like an iteration.
         return select(selector, paths)
     except LookupError as error:
         with contextlib.suppress(LookupError):
@@ -224,6 +226,7 @@ def _tree_of(shape: Mapping[str, Any]) -> Node:
     if kind == Gate.kind:
         return Gate(nodes[0], on_reject=shape.get("on_reject", "continue"), **fields)
     if kind == Loop.kind:
+        # The one child in an outline is the body, and a Loop makes its body from the nodes.
         (body,) = nodes
         return Loop(
             body.nodes if isinstance(body, Block) else (),

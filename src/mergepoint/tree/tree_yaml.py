@@ -198,6 +198,7 @@ class StepForm(Form):
     method: Text | None = None
     tools: Annotated[
         list[ToolField],
+        # Pydantic runs these from the last to the first, so the type is checked before this.
         BeforeValidator(_import_allowed),
         typed("a list of names, package.module:name", list),
     ] = Field(default=[])
@@ -271,6 +272,7 @@ def _refuse_call(target: Any) -> Any:
 class CallForm(Form):
     """A Call, which has no text form: its only key says so."""
 
+    # Other keys are no problem of their own: no Call can be read, whatever it says.
     model_config = ConfigDict(extra="ignore")
     makes = Call
 
@@ -301,9 +303,11 @@ NodeField = Annotated[
     | Annotated[LoopForm, AfterValidator(Form.made), Tag("LoopForm")]
     | Annotated[GateForm, AfterValidator(Form.made), Tag("GateForm")]
     | Annotated[CallForm, Tag("CallForm")],
+    # Chosen by keys: a plain union would report the problems of every form that it tried.
     Discriminator(lambda value: _form_of(value).__name__),
 ]
 NodesField = Annotated[list[NodeField], typed("a list of nodes", list)]
+# These forms contain NodeField, which contains them, so they are completed after it.
 BlockForm.model_rebuild()
 LoopForm.model_rebuild()
 GateForm.model_rebuild()
@@ -382,6 +386,7 @@ def _by_position(value: Any, position: int) -> str:
 
 def _name(value: Any, otherwise: str) -> str:
     name = value.get("name") if isinstance(value, dict) else None
+    # A form reports an invalid name; until then the node's errors need some path.
     return name if isinstance(name, str) and not name_problem(name) else otherwise
 
 
@@ -476,6 +481,7 @@ def to_yaml(tree: Node) -> str:
     if faults := [_refusal(tuple(at), problem, nodes) for at, problem in refusals(data)]:
         raise TreeError(faults)
     text = dump(data)
+    # `from_yaml` refuses a larger text, and every tree that is written must be readable.
     if len(text.encode()) > MAX_BYTES:
         raise TreeError.of(f"its text is larger than {MAX_BYTES:,} bytes; split it", path=root)
     return text
@@ -519,6 +525,7 @@ def _plain(name: str, value: Any) -> Any:
     if name in ("params", "meta"):
         return dict(value)
     if name == "tools":
+        # A tool without a name stays an object, which `refusals` then reports with its place.
         return [name_of(tool) or tool for tool in value]
     if name == "examples":
         return [list(pair) if isinstance(pair, tuple) else pair for pair in value]

@@ -234,6 +234,7 @@ def _response_faults(tree: Node, root: str) -> Iterator[Fault]:
             yield Fault(
                 path, f"{NO_RESPONSE}: no child keeps one; let one merge, or use merge='none'"
             )
+        # A gate captures its decision, which needs no response.
         if node.capture_key is not None and not isinstance(node, Gate):
             yield Fault(
                 path,
@@ -295,6 +296,7 @@ class _ReadCheck:
             there |= frozenset(self.gate_of)  # a function may skip the loop where they are missing
         after = there
         # Children of a parallel block see only the keys that were written before the block.
+        # Not with "threads": there `thread_groups` starts a reader after the child that it reads.
         beside = isinstance(node, Block) and node.side_by_side
         for child_path, child in children(node, path):
             after |= self._visit(child, child_path, there if beside else after)
