@@ -184,6 +184,7 @@ def read_skill(folder: Path | str) -> Skill:
 def skill_in(folder: Path) -> tuple[Skill | None, list[Fault]]:
     """Return the skill in a folder, or None and all problems."""
     file = folder / SKILL_FILE
+    # Before anything is read: a link could show the model a file of another folder.
     links = [_out_of(folder, one) for one in (SKILL_FILE, TOOLS_FILE)]
     if faults := [fault for fault in links if fault is not None]:
         return None, faults

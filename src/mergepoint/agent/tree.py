@@ -149,6 +149,7 @@ def executing(
         listener = OUTPUT.get()
         listen = None if listener is None else (lambda piece: listener(context.path, piece))
         plan = plan_of(context.read("plan"))
+        # Off the loop: it imports the skill's tools.py, which is a user's code.
         job = await run_off_loop(equipment.job, context.read("code"), plan, asked)
         runner = await run_off_loop(equipment.found_runner)  # the probe starts a process
         run = await runner.run(job, on_output=listen)
@@ -177,6 +178,7 @@ def _ran(before: Mapping[str, Any], run: CodeRun, asked: Sequence[str]) -> dict[
     """Return the result of a run, given the one before it."""
     return {
         **_plain(run),
+        # A failed program is written again first, so its request does not count.
         "next": asked[-1] if asked and run.ok else "",
         "so_far": _so_far(before, run),
         "attempt": _attempt(before),
@@ -197,6 +199,7 @@ def _so_far(before: Mapping[str, Any], run: CodeRun) -> str:
 
 def _plain(run: CodeRun) -> dict[str, Any]:
     return {
+        # No duration: results are compared in replays, and a duration differs in each run.
         "output": clipped(run.output),
         "stdout": clipped(run.stdout),
         "stderr": clipped(run.stderr),
@@ -347,6 +350,7 @@ def _request(context: PromptContext) -> str:
     return requests[-1] if requests else str(context.inputs.get("request") or "")
 
 
+# The end must equal the start, so that a program can contain another kind of fence.
 _FENCE = re.compile(
     r"^(?P<fence>```+|~~~+)[ \t]*(?P<word>[\w+-]*)[^\n]*\n(?P<code>.*?)^(?P=fence)[ \t]*$",
     re.MULTILINE | re.DOTALL,
@@ -370,6 +374,7 @@ def code_problem(code: str) -> str | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # warnings about the code are not errors
+            # Otherwise the `__future__` import of this module would apply to the code.
             compile(code, "<code>", "exec", dont_inherit=True)
     except SyntaxError as error:
         shown = f": {error.text.strip()}" if error.text and error.text.strip() else ""
@@ -455,6 +460,8 @@ def _planning(prompts: Prompts, bounds: _Bounds, plans: int) -> Node:
         policy=_STRUCTURED,
         meta=meta,
     )
+    # The gate holds this Call instead of the step: a rejected node leaves no output, and the next
+    # attempt reads the rejected proposal.
     plan = Call(
         as_proposed, name="plan", args={"proposal": Template("{{ proposal }}")}, capture_key="plan"
     )
@@ -479,6 +486,7 @@ def _planning(prompts: Prompts, bounds: _Bounds, plans: int) -> Node:
 def _work(prompts: Prompts, bounds: _Bounds, equipment: CodeTools) -> Node:
     """Return the loop that writes programs and runs them; skipped if nothing needs to run."""
     draft = Step(prompts.code, name="write", merge="none", capture_key="draft")
+    # As in `_planning`; a person sees and edits only the program, without the prose around it.
     code = Call(
         code_in,
         name="code",
@@ -543,6 +551,7 @@ class _Bounds:
         plan, run = context.outputs.get("plan"), context.outputs.get("run")
         if plan is None or plan_of(plan).action == "chat":
             return True
+        # The loop asks before its first iteration too (may_skip), when nothing has run yet.
         if run is None:
             return False
         if run["ok"]:

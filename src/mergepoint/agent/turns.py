@@ -117,6 +117,7 @@ async def go_on(
     errors of `TurnRunner.aresume`.
     """
     await run_off_loop(memory.refresh)
+    # Before the turn runs, or listeners would miss the calls that it answers.
     known = await run_off_loop(_on_record, memory)
     with _heard(listeners, known) as recorder:
         try:

@@ -162,6 +162,7 @@ class _Page:
 
     def text(self, words: str, indent: int) -> None:
         """Add text, cut to the maximum number of lines."""
+        # Expand tabs and replace line ends first: `shown` would write them as escapes.
         plain = shown(words.replace("\r\n", "\n").expandtabs(4), keep="\n").rstrip()
         found = wrap(plain, self._width - indent)
         if self._most is not None and len(found) > self._most:

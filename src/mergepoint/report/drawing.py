@@ -173,6 +173,7 @@ def sketch(tree: Node, *, path: str | None = None, limits: DrawingLimits | None 
 
     Raise LookupError if the path names no node, or several.
     """
+    # Number the whole tree, so that nodes have the same number in a drawing of a part.
     order = [at for at, _ in walk(tree)]
     root = order[0] if path is None else _only(path, order)
     numbers = {at: number for number, at in enumerate(order)}
@@ -544,6 +545,7 @@ def _in_rows(boxes: Sequence[Box]) -> list[list[Box]]:
     """Return one row of up to six boxes, or several rows of limited width and equal numbers."""
     if len(boxes) <= MOST_IN_ONE_ROW:
         return [list(boxes)]
+    # Fill twice: once to count the rows, then to spread the boxes evenly over them.
     rows = _filled(boxes, len(boxes))
     return _filled(boxes, -(-len(boxes) // len(rows)))
 

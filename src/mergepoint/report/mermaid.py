@@ -46,6 +46,7 @@ def to_mermaid(
     Raise ValueError for a depth below 1, and LookupError if the path names no node, or several.
     """
     text = ""
+    # The length of names decides how many nodes fit, so try until the text is short enough.
     for nodes in (160, 80, 40, 20, 10, 5):
         wide = min(20, nodes // 2)
         drawn = sketch(
@@ -120,6 +121,7 @@ class _Chart:
             return
         for part, following in pairwise(block.parts):
             self.edges.append(f"{_exit(part)} {_arrow(part)} {_entry(following)}")
+        # A slice, because a block can have no parts.
         for last in block.parts[-1:]:
             if block.question is not None:
                 self.edges.append(f"{_exit(last)} {_arrow(last)} d{block.number}")

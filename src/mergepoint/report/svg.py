@@ -73,6 +73,8 @@ _DARK_ASK = {_ASK: "#c084fc", _ASK_FILL: "#2b1d3d", _ASK_INK: "#e2c8fb"}
 _DARK_TAG = {_TAG_FILL: "#33290f", _TAG_INK: "#f3d489"}
 # Dark text, because the marks are bright on a dark page.
 _DARK_MARK = {_ON_MARK: "#0b1017"}
+# Only in attributes: a name in the drawing can look like a color. Two lookbehinds, because each
+# needs a fixed width.
 _COLOR = re.compile(r'(?<= (?:fill)=")#[0-9a-f]{6}(?=")|(?<= (?:stroke)=")#[0-9a-f]{6}(?=")')
 
 
@@ -343,6 +345,7 @@ class _Picture:
         """Return the whole file."""
         body, height = self._body()
         title = f"{clip(shown(self._drawn.path), 200)}, drawn as a tree"
+        # A digest of the content, because ids of several drawings in one page must differ.
         stem = "mergepoint-" + hashlib.blake2b(body.encode(), digest_size=4).hexdigest()
         width = self._width
         return (

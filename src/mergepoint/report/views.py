@@ -273,6 +273,7 @@ def tool_rounds(
         for message in step.messages
         if isinstance(message, ToolMessage)
     }
+    # Numbered over all rounds, unknown tools included, as in the paths of executions.
     numbers = count(1)
     for message in _answers(step, inner):
         calls = [*message.tool_calls, *message.invalid_tool_calls]
@@ -293,6 +294,7 @@ def tool_rounds(
                     name=str(call["name"]), args=call["args"], path=at, result=text, failed=failed
                 )
             )
+        # `said` must not name the calls, which are listed with their results.
         plain = message.model_copy(update={"tool_calls": [], "invalid_tool_calls": []})
         yield ToolRound(said=said(plain), calls=tuple(found))
 
@@ -406,6 +408,7 @@ class NodeResults:
         made = self._made(shape, records, let_on)
         if made is None or path in self.failed:
             return None
+        # The run failed at this capture: there was no response.
         if _captures_response(shape) and last_response(made.messages) is None:
             return None
         # A rejecting gate produces nothing, which its own merge mode could treat as an error.
@@ -429,6 +432,7 @@ class NodeResults:
             made = records[path].made()
             self.origins.update({str(message.id): path for message in made.messages})
             return made
+        # Children first: their results are needed even if a gate replaces them.
         parts = [self._leave(child, records, let_on) for child in shape["nodes"]]
         if shape["kind"] == Gate.kind:
             return let_on.get(path)
@@ -500,6 +504,7 @@ class AnswerOutcomes:
         for at in self.work.way_up(path):
             key = self.work.shapes[at].get("capture_key")
             response = self.work.response(at)
+            # A gate captures its decision, not an answer.
             if key is None or response is None or self.work.shapes[at]["kind"] == Gate.kind:
                 continue
             if response.id == answer:

@@ -196,6 +196,7 @@ def _kernel_mounts() -> Iterator[str]:
     for name in _DEVICES:
         yield from ("--dev-bind", f"/dev/{name}", f"/dev/{name}")
     yield from ("--symlink", "/proc/self/fd", "/dev/fd")
+    # Shared memory is part of the temporary folder, whose size is limited.
     yield from ("--symlink", TEMPORARY, "/dev/shm")  # noqa: S108  (of a namespace)
 
 

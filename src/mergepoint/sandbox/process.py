@@ -172,6 +172,7 @@ def start(
             opened.callback(group.remove)
         ours, theirs = socket.socketpair()
         opened.enter_context(ours)
+        # Our copy of their end is closed, or the channel would stay open when the process ends.
         with theirs, _write_job(job) as text:
             kept = (text.fileno(), theirs.fileno())
             how = "confined" if confined else "free"
@@ -363,6 +364,7 @@ class Supervision:
                     return "cancelled"
                 if self._output.truncated:
                     return "output"
+                # Before the wall limit: a run that ended in time was not stopped.
                 if self._started.ended:
                     return None
                 if now >= deadline:
@@ -389,6 +391,8 @@ class Supervision:
             waiting.register(line.end, events, line)
         for key, _ in waiting.select(TICK):
             if key.fileobj is self._wake_receiver:
+                # Drain before the answers are read: one that arrives in between wakes the thread
+                # again.
                 self._wake_receiver.recv(4096)
                 while self._answers:
                     line.answer(self._answers.pop(0))

@@ -91,10 +91,12 @@ class CpuMeter:
     def total(self) -> float:
         """Return the seconds so far."""
         seen = self._ended + sum(self._living.values())
+        # Two lower bounds of the same time: their sum would count children twice.
         return max(seen, self._reaped) + self._unseen
 
     def look(self, spent: Sequence[ProcessTime], now: float) -> float:
         """Add the times at a time of a monotonic clock; return the total seconds so far."""
+        # With the start time, because a process id can be used again.
         living = {(one.process, one.begun): one.own for one in spent}
         new = [process for process, begun in living.keys() - self._living.keys()]
         self._ended += sum(own for key, own in self._living.items() if key not in living)
@@ -149,6 +151,7 @@ def usage(proc: int, *, exact: bool = False) -> ResourceUsage:
 
 
 def _spent(process: str, proc: int) -> ProcessTime:
+    # Split after the last parenthesis: the name before it can contain any character.
     fields = _read(f"{process}/stat", proc).rpartition(b")")[2].split()
     own, children = sum(map(int, fields[11:13])), sum(map(int, fields[13:15]))
     ticks = os.sysconf("SC_CLK_TCK")

@@ -122,6 +122,7 @@ async def call_tool(call: ToolRequest, tool: Callable[..., Any]) -> ToolCall:
     result, error = None, None
     try:
         result = await asyncio.to_thread(tool, *call.arguments, **call.keywords)
+        # A coroutine function only creates its coroutine in the thread; it runs on this loop.
         if inspect.isawaitable(result):
             result = await result
         text = json.dumps(result)
@@ -131,6 +132,7 @@ async def call_tool(call: ToolRequest, tool: Callable[..., Any]) -> ToolCall:
             )
         # The record shows what the code receives: a tuple, for example, arrives as a list.
         result = json.loads(text)
+    # SystemExit too: raised in a task, it would end the event loop.
     except (Exception, SystemExit) as raised:  # noqa: BLE001  (reported to the code)
         result, error = None, f"{type(raised).__name__}: {_message(raised)}"[:10_000]
     return ToolCall(

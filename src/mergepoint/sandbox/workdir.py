@@ -113,6 +113,7 @@ class _FileCollector:
                 return f"more than {self.count} files"
             if size > self.most:
                 return f"{size} bytes, more than may be left"
+            # One byte more shows whether the file has grown.
             data = opened.read(size + 1)
         if len(data) > size:
             return "it grew"

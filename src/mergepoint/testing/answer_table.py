@@ -105,8 +105,10 @@ class AnswerTable:
 
         Now and then, the tool isn't one of `tools`.
         """
+        # Only answers after the last user message are rounds; earlier ones are the conversation.
         roles = [role for role, _ in seen]
         rounds = roles[len(roles) - roles[::-1].index("user") :].count("assistant")
+        # By path only: a digest of the messages would change the limit in each round.
         if rounds >= int(self.digest(path, ())[1], 16) % 3:
             return []
         digest = self.digest(path, seen)

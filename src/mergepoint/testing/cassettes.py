@@ -131,6 +131,7 @@ class CassetteRecorder(Recorder):
         self.digests = Digests(seen)
 
     def __setattr__(self, name: str, value: Any) -> None:
+        # The first assignment is that of __init__; a later one is a run that opens a journal.
         if name in ("journal", "answers") and name in vars(self):
             raise CassetteError(
                 "a cassette's recorder keeps its own journal; don't replace the run's recorder, "
@@ -171,6 +172,7 @@ def playable(records: Iterable[CallRecord]) -> list[CallRecord]:
 
     If no attempt succeeded, a refused message is kept, so that the replay refuses it again.
     """
+    # A replayed function does not run, so calls inside it need no answers.
     own = [record for record in records if record.kind != "inner"]
     settled = {key_of(record) for record in own if record.settled}
     return [
@@ -183,6 +185,7 @@ def playable(records: Iterable[CallRecord]) -> list[CallRecord]:
 RUN = "cassette"
 """The run id in a cassette's header; its records can come from any number of runs."""
 
+# Constant, so that recording the same answers again writes the same file.
 _HEADER = RunHeader(
     run_id=RUN,
     created_at=datetime.fromtimestamp(0, UTC),
@@ -231,6 +234,7 @@ def in_order(records: Sequence[CallRecord], before: Sequence[CallRecord]) -> lis
     for record, call in zip(records, _numbered(records), strict=True):
         rank = ranks.get(call)
         highest = max(highest, -1 if rank is None else rank)
+        # A new record gets the rank of those before it: sorting is stable, so it stays there.
         ranked.append((highest if rank is None else rank, record))
     return [record for _, record in sorted(ranked, key=lambda one: one[0])]
 

@@ -111,6 +111,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
     """Write or check the cassette of a passed test, as part of the test."""
+    # If the test fails, this raises its error, and the cassette is not written.
     result = yield
     made = pyfuncitem.stash.get(_CASSETTE, None)
     if made is not None:
@@ -126,6 +127,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 def _options(item: pytest.Item) -> dict[str, Any]:
     """Return the options of the markers on test, class, and module; the nearest wins."""
     options: dict[str, Any] = {}
+    # pytest yields the nearest marker first, and the nearest must be applied last.
     for mark in reversed(list(item.iter_markers("cassette"))):
         named = dict(zip(_OPTIONS, mark.args[:1], strict=False))
         options |= {**named, **mark.kwargs}
@@ -164,6 +166,7 @@ def _safe(name: str) -> str:
     safe = re.sub(r"[^A-Za-z0-9_.\[\]-]", "_", name)
     if safe == name and len(name) <= _LONGEST:
         return name
+    # Two names can become equal by replacing or cutting characters.
     digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
     return f"{safe[:_LONGEST]}-{digest}"
 

@@ -387,6 +387,7 @@ class Growth(Sayings):
 
     def _exit(self, *, responds: bool, always: bool = False) -> tuple[MergeMode, str | None]:
         """Return mode and capture key; with `always`, perhaps a key even without a response."""
+        # A last_response merge without a response fails at run time.
         modes = MERGE_MODES if responds else ("all_messages", "none")
         merge = cast("MergeMode", self.choice.pick(modes))
         capture = (responds or always) and bool(self._unused) and self.choice.chance(35)
@@ -517,6 +518,7 @@ class _Drawn:
         return options[self._draw(st.integers(0, len(options) - 1))]
 
     def chance(self, percent: int) -> bool:
+        # High numbers are True: hypothesis shrinks to 0, and so to False.
         return self._draw(st.integers(0, 99)) >= 100 - percent
 
 

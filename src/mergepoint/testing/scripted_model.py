@@ -193,6 +193,7 @@ class _Script:
         """
         prompt = seen.messages[-1].text if seen.messages else ""
         with self._lock:
+            # Before the answer is looked up: a call without an answer is a call too.
             self.calls.append(seen)
             self._per_path[seen.path] += 1
             queue = self._queue_for(seen.path, prompt)
@@ -344,6 +345,7 @@ def _split(answer: Answer, message: AIMessage) -> list[AIMessageChunk]:
         args = tool_call_chunk(name=None, args=part["args"], id=None, index=index)
         chunks += [_chunk(message, tool_call_chunks=[one]) for one in (name, args)]
     last = chunks.pop() if chunks else _chunk(message)
+    # Usage only once: LangChain adds up the usage of all chunks.
     rest = _chunk(
         message,
         last.content,

@@ -315,6 +315,7 @@ class _Handler(BaseHTTPRequestHandler):
     """HTTP on one connection; the server decides the answers."""
 
     protocol_version = "HTTP/1.1"
+    # Nagle's algorithm would hold back small chunks until the client acknowledges earlier ones.
     disable_nagle_algorithm = True
 
     @property
@@ -413,6 +414,7 @@ class _Handler(BaseHTTPRequestHandler):
 class _Listener(ThreadingHTTPServer):
     """The listening socket; it tracks its open connections, so that it can close them."""
 
+    # server_close() joins only threads that are not daemons.
     daemon_threads = False
     request_queue_size = 256
 

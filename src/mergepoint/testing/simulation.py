@@ -271,6 +271,7 @@ class SimulatedLoop(ClosedLoop):
         A function that blocks until the loop does something blocks forever.
         """
         future: asyncio.Future[T] = self.create_future()
+        # An empty context: run_in_executor passes no context variables to its thread.
         handle = asyncio.Handle(self._work, (future, func, args), self, Context())
         self._add(handle, func, free=True)
         return future
@@ -280,6 +281,7 @@ class SimulatedLoop(ClosedLoop):
         self._unseen.append(context.get("exception") or RuntimeError(context["message"]))
 
     def _work(self, future: asyncio.Future[T], func: Callable[..., T], args: Any) -> None:
+        # The caller was canceled. An executor would not start the function either.
         if future.done():
             return
         # A worker thread has no running loop, and code such as asyncio.run checks that.
@@ -424,4 +426,5 @@ class FakeClock:
 
     async def _asleep(self, seconds: float) -> None:
         self._sleep(seconds)
+        # Suspend like a real wait, so that other tasks and cancellations get a turn.
         await asyncio.sleep(0)

@@ -73,6 +73,7 @@ def _last(ctx: PromptContext) -> str:
 
 
 def _spoil(ctx: PromptContext) -> str:
+    # Prompts receive copies, so a correct engine shows no effect of this.
     for message in ctx.messages:
         message.content = "spoiled"
         message.id = "spoiled"
@@ -139,6 +140,7 @@ class DecisionFunction:
     def __call__(self, question: Question) -> Any:
         """Return the decision, or raise PlannedError if the word requires it."""
         kept = question.kept
+        # Read everything before spoiling: the decision depends on the question as asked.
         seen = digest(f"{question.path}?{question.text}", kept.messages, kept.outputs)
         keys = sorted(kept.outputs)
         has_text = last_response(kept.messages) is not None or question.capture_key in keys

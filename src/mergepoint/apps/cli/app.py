@@ -78,6 +78,7 @@ def _version(*, wanted: bool) -> None:
 def _only_help(ctx: typer.Context) -> None:
     """Show the help of a group that was called without a command."""
     if ctx.invoked_subcommand is None:
+        # On stderr and with an error code: in a script, a bare group is a mistake.
         typer.echo(ctx.get_help(), err=True)
         raise typer.Exit(REFUSED)
 

@@ -65,6 +65,7 @@ def chat(
     from mergepoint.apps.cli.invocation import has_key, with_environment
 
     options = with_environment(options)
+    # These options are printed, and recorded with each turn: they must not contain a key.
     shown = replace(
         options,
         base_url=tuple("URL" if has_key(one) else one for one in options.base_url),
@@ -228,6 +229,7 @@ def _new_password() -> str:
     if sys.stdin.isatty():
         asked: str = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
         return asked
+    # Only the line end is cut: blanks can be part of the password.
     if not (password := sys.stdin.readline().rstrip("\r\n")):
         raise CommandError(
             "--new-login needs a password. Run it on a terminal, or pass the password through a "

@@ -156,6 +156,7 @@ def _chat(chat: Chat, place: Sessions, skills: SkillLibrary) -> None:
             continue
         if line is None:
             break
+        # New for each line, because /resume and /new replace the session.
         effect = SlashCommands(chat.memory, place, skills).of(line)
         if effect.leave:
             break
@@ -293,6 +294,7 @@ class Chat:
         try:
             decide(self.turns, self.memory, answered.decision, to=outcome.key)
         except StepError as error:
+            # The decision was not recorded, so the same question is still open.
             tell(str(error), style="yellow")
             return self._finish_turn(outcome)
         return self._run_turn(go_on(self.turns, self.memory, listeners=self.listeners))
@@ -414,4 +416,5 @@ class SlashCommands:
 def _number(text: str, default: int) -> int | None:
     if not text:
         return default
+    # int() raises ValueError for more than 4,300 digits.
     return int(text) if text.isdecimal() and len(text) < 10 else None

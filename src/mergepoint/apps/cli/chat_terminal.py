@@ -322,6 +322,7 @@ class TurnView:
         names = event.path.split("/")
         if event.kind == "start":
             self._began = time.monotonic()
+        # Only this step streams the answer; other steps stream plans and programs.
         elif event.kind == "token" and len(names) == 2 and names[-1] == "respond":
             self._hide()
             self._flow.put(event.text)

@@ -134,6 +134,7 @@ def declared(kind: type[OptionGroup]) -> tuple[tuple[Field[Any], Any, Option], .
 
 def is_unset(value: Any) -> bool:
     """Return whether a value is the one of an option that was not set and has no default."""
+    # Not by truth: 0 and False are values that override recorded ones.
     return value is None or value in ((), [])
 
 
@@ -177,6 +178,7 @@ _HELP_ALL = inspect.Parameter(
         bool,
         typer.Option(
             HELP_ALL,
+            # Eager, so that it works without the required arguments.
             is_eager=True,
             callback=_show_all,
             help="Show all options and exit.",
@@ -287,6 +289,7 @@ class SectionedCommand(TyperCommand):
             if row is None:
                 continue
             if param.param_type_name == "argument":
+                # typer writes the type behind the metavar of an argument, as in `TARGET <text>`.
                 rows["Arguments"].append((_TYPE.sub("", row[0]), row[1]))
             else:
                 rows.setdefault(getattr(param, "rich_help_panel", None) or COMMON, []).append(row)
@@ -332,6 +335,7 @@ class GuardedGroup(TyperGroup):
             return PIPE_CLOSED
         except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  (every error has a message)
             return _report(error, arguments)
+        # typer.Exit is not raised here: outside standalone mode, typer returns its code.
         return result if isinstance(result, int) else DONE
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -365,6 +369,7 @@ def _report(error: BaseException, arguments: Sequence[str]) -> int:
         if facts.get("resume"):
             tell(f"  resume: {facts['resume']}")
     if isinstance(error, EndedRun) and error.dropped:
+        # os._exit skips the flush at exit. Stdout was flushed after each write.
         sys.stderr.flush()
         os._exit(code)  # A plain exit would wait for the threads of the calls in progress.
     return code
@@ -381,6 +386,7 @@ def tell_traceback(error: BaseException, *, whole: bool = False) -> None:
 
 def _facts(error: BaseException) -> tuple[int, dict[str, Any]]:
     """Return the exit code of an error, and its JSON form."""
+    # EndedRun and Declined are MergepointErrors too, so they are tested before that class.
     if isinstance(error, EndedRun):
         facts = {"status": error.status, "type": "", "message": str(error), "path": None}
         return error.code, {**facts, "transcript": None, **error.facts}

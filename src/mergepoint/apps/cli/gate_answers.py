@@ -41,6 +41,7 @@ def read_answers(given: Sequence[str], tree: Node) -> dict[str, Any]:
     for text in given:
         path, answer = _answer(text)
         try:
+            # The tree contains the body of a loop once, under its first iteration.
             select(of_first_iterations(path), gates)
         except LookupError as error:
             raise CommandError(f"--answer {text!r}: {error.args[0] if gates else _NONE}") from error
@@ -170,6 +171,7 @@ class Decider:
         stop_signal = STOP_SIGNAL.get()
         # Parallel gates ask from several threads, and the terminal has room for one question.
         with self._lock:
+            # Ctrl-C at the question before this one can have come during the wait for the lock.
             if stop_signal is not None and stop_signal.stopped:
                 return None
             self.asking = True
@@ -227,6 +229,7 @@ def ask(question: Question, *, feedback: bool = True) -> Decision | None:
 def _read_decision(question: Question, *, feedback: bool) -> Decision | None:
     """Return the decision, None if the question must be repeated. Raises Later."""
     choice = _prompt("[a]pprove, [e]dit, [r]eject, or decide [l]ater")
+    # An empty line, and the end of the input, mean "later": they must decide nothing.
     word = _CHOICES.get((choice or "l")[:1].lower())
     if word == "later":
         raise DecideLater

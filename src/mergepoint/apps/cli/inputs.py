@@ -192,6 +192,7 @@ def items_again(given: Any) -> list[Any]:
             return [given]
     found = list(given) if isinstance(given, list | tuple) else [given]
     said = "--input items"
+    # As a line of JSON, so that the rules for items in a file apply.
     return [_item(json.dumps(one), said) if isinstance(one, Mapping) else one for one in found]
 
 
@@ -289,6 +290,7 @@ def check_resumed(run: StoredRun, inputs: Mapping[str, Any], messages: Sequence[
     header = run.store.read(run.run_id)[0]
     try:
         said = [HumanMessage(content=text) for text in messages]
+        # None instead of {}: an empty mapping would count as inputs that are passed again.
         given = inputs_passed_again(header, inputs or None, said)
     except StepError as error:
         raise CommandError(
@@ -374,6 +376,7 @@ def change_tree(
     Raises CommandError for an invalid setting, and TreeError for one that matches no node or that
     the node refuses.
     """
+    # Removal first: --set must match nodes that are left.
     if gone:
         tree = without(tree, gone)
     overrides: dict[str, dict[str, Any]] = {}
@@ -477,4 +480,5 @@ def _dependence(tree: Node, path: str, block: Block) -> str | None:
 
 
 def _captures(block: Block) -> bool:
+    # The last child has no later sibling that could read its output.
     return any(node.capture_key for child in block.nodes[:-1] for _, node in walk(child))

@@ -116,6 +116,7 @@ def resumed(run: StoredRun, given: Mapping[str, Any], *, ignores: bool) -> Invoc
     fields_of = {"--base-url": "base_url", "--set": "set"}
     missing = [one for one in recorded.hidden if fields_of[one.partition(" ")[0]] not in given]
     if given.get("model", recorded.model) != recorded.model:
+        # The hidden address belongs to the recorded model (see `with_given`).
         missing = [one for one in missing if one != "--base-url"]
     if missing:
         raise CommandError(
@@ -159,6 +160,7 @@ def resume_command(
         more.append(IGNORE)
     if now is None and recorded is None:
         return " ".join([*start, unknown, *more])
+    # Compare as read back from the journal: with relative paths, and placeholders for keys.
     now = recorded if now is None else now.as_recorded(run.folder)
     assert now is not None  # noqa: S101  (one of both is an invocation)
     return " ".join([*start, *_changes(recorded, now), *more])
@@ -188,6 +190,7 @@ def _changes(recorded: Invocation | None, now: Invocation) -> list[str]:
             if (value := getattr(now, name)) != getattr(recorded, name) and not is_unset(value)
         }
         target = {} if now.target == recorded.target else {"target": now.target}
+        # Options cannot unset a recorded value. If they do not lead to `now`, print all of it.
         if replace(recorded.with_given({**given, **target}), hidden=now.hidden) == now:
             shown = {*given, *hidden, *(name for name in stated if _differs(now, name))}
             return [*map(shlex.quote, target.values()), *words(now, shown)]
@@ -251,6 +254,7 @@ def with_environment(options: Any) -> Any:
 
     It is recorded with the run, since a resume in another environment must call the same server.
     """
+    # The order of langchain-openai: its own variable, then that of OpenAI's client.
     url = os.environ.get("OPENAI_API_BASE") or os.environ.get("OPENAI_BASE_URL") or ""
     named = map(_model_of, options.base_url)
     # An option comes before the environment.

@@ -112,6 +112,7 @@ class Screen:
 
     def hide(self) -> None:
         """Remove the view from the terminal."""
+        # rich draws a last frame when it stops, and removes it only if it is transient.
         self._live.transient = True
         self._live.stop()
 
@@ -168,6 +169,7 @@ def tree_view(progress: Progress, *, quiet: bool) -> Iterator[TreeView]:
             try:
                 yield TreeView(progress.note, screen.aside, streams=True)
             finally:
+                # Before the screen stops: its last frame has no spinner and no notice.
                 tree.over = True
 
 
@@ -191,6 +193,7 @@ class PlainLines:
         elif event.kind == "retry":
             tell(f"retry  {part.path}  {printable(event.text.partition(chr(10))[0])}")
         elif event.kind != "start":
+            # Number and print under one lock, or a later number could be printed first.
             with self._writing:
                 self._written += 1
                 line = _plain(part, self._progress.clock())
@@ -252,6 +255,7 @@ class LiveTree:
         head.add_column(ratio=1)
         head.add_column(no_wrap=True, justify="right")
         ended = root.done + root.failed + root.left_out
+        # A finished run can have made fewer calls, for example after a rejection.
         total = ended if root.over and not root.failed else root.calls
         left_out = f", {root.left_out:,} skipped" if root.left_out else ""
         reused = f", {root.recorded:,} reused" if root.recorded else ""

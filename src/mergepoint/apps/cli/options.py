@@ -183,6 +183,7 @@ class OutputOptions:
 class StoreOptions:
     """The place where runs are stored."""
 
+    # None instead of the folder: --out overrides the variable only if it is set.
     out: Annotated[
         Path | None,
         option("--out", metavar="DIR", help="Folder of runs.", default=RUNS, panel=SAVING),

@@ -118,9 +118,11 @@ def stderr_console() -> Console:
             self, renderable: RenderableType, options: ConsoleOptions | None = None
         ) -> Iterator[Segment]:
             for segment in super().render(renderable, options):
+                # Control segments are rich's own movements of the cursor; only text is escaped.
                 text = segment.text if segment.control else printable(segment.text)
                 yield segment if text == segment.text else Segment(text, segment.style)
 
+        # The base class raises SystemExit(1), which would end the run.
         def on_broken_pipe(self) -> None:
             self.quiet = True
             raise BrokenPipeError

@@ -134,6 +134,7 @@ class Progress:
 
     def note(self, event: Event) -> None:
         """Update the parts by an event; calls that aren't nodes of the tree are ignored."""
+        # Before the lock is taken: `part` takes it too, and it is not reentrant.
         part = self.part(event.path)
         if part is None:
             self._note_tool(event)
@@ -184,6 +185,7 @@ class Progress:
     def _decide(self, gate: Part, event: Event, now: float) -> None:
         """Note that a person is asked, or has answered; that isn't a call."""
         asked = event.kind == "start"
+        # A repeated start, or an end without a start, must not change `running`.
         if gate.asked == asked:
             return
         gate.asked, gate.said = asked, event.text
@@ -239,6 +241,7 @@ class Progress:
         if path not in later:
             return
         for at in later[: later.index(path) + 1]:
+            # An iteration starts only after the one before it, which makes no further calls.
             for before in part.parts:
                 before.end()
             added = self._part(loop.body, at, part)
@@ -348,6 +351,7 @@ class Row:
 def rows_for(root: Part, room: int) -> list[Row]:
     """Return the lines of a tree, at most `room` of them (at least one)."""
     room = max(1, room)
+    # The rows are lazy: one more than fits is enough to know that a large tree does not fit.
     whole = _take(_open_rows(root, "", math.inf, compact=False), room + 1)
     if len(whole) <= room:
         return whole

@@ -170,6 +170,7 @@ class _Execution:
         """Run the recipe, and write its summary at the end."""
 
         def watch(stage_id: str, thing: Thing) -> None:
+            # `view` is assigned by then: items leave stages only once the run is iterated below.
             view.note(stage_id, thing)
             self._pass(thing)
 
@@ -184,6 +185,7 @@ class _Execution:
         try:
             with view.shown():
                 things = run_sync(self._things(run, view))
+        # Not an error of the run: the command ends quietly, with the code of a closed pipe.
         except PipeClosed:
             raise
         except (Exception, KeyboardInterrupt) as error:
@@ -275,6 +277,7 @@ class _Execution:
     def _pass(self, thing: Thing) -> None:
         """Note the item that --why names when it leaves a stage, and the ids of the others."""
         if self.job.why is not None and self.job.why[0] != ALL:
+            # Of other items only the ids are stored, for the hint about near names.
             self._passed[thing.id] = thing if thing.id == self.job.why[0] else None
 
     def _answer(self, things: list[Thing]) -> None:
@@ -347,6 +350,7 @@ class _Execution:
         limits = dict(one.split("=", 1) for one in now.budget)
         if kind not in limits:
             return None
+        # `or 1`: twice a limit of 0 would stop the run again.
         limits[kind] = f"{2 * float(limits[kind]) or 1:g}"
         budget = tuple(f"{name}={value}" for name, value in limits.items())
         return resume_command(self.job.run, now=replace(now, budget=budget))

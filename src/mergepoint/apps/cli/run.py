@@ -261,6 +261,7 @@ def _tree_job(
     )
     checked(tree)
     inputs = typed(inputs_of(tree), inputs)
+    # The journal of a resumed run has its inputs; only masked ones are passed again.
     if "resume" not in origin:
         check_inputs(inputs_of(tree), inputs, example=found.example)
     if note and not output.quiet:

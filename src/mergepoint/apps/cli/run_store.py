@@ -52,9 +52,11 @@ class StoredRun:
     def name(self) -> str:
         """Return the words by which a command finds the run from here."""
         folder = self.folder
+        # A leading dash would make the id an option, and the variable would send it to a database.
         plain = not (self.run_id.startswith("-") or os.environ.get(VARIABLE))
         if folder is None or (folder.parent == Path(RUNS) and plain):
             return " ".join(filter(None, [shlex.quote(self.run_id), self.option]))
+        # A name without a separator is looked up as an id first.
         here = "" if folder.name != str(folder) else f".{os.sep}"
         return shlex.quote(f"{here}{folder}")
 
@@ -128,6 +130,7 @@ class RunStore:
                 "sqlite:///runs.db or postgresql://user@host/database. For a folder, use --out."
             )
         found = store_at(url)
+        # str() of a store masks the password, since the option is printed.
         return cls(found, f"--store {shlex.quote(str(found))}" if store else "")
 
     def get(self, run_id: str) -> StoredRun:
@@ -341,6 +344,7 @@ class RunState:
     @property
     def missing(self) -> list[str]:
         """Return the paths without an answer; none if the run is finished."""
+        # A function killed after its model answered has inner records and no answer of its own.
         own = (record for record in self.records if record.kind != "inner")
         settled = {record.path for record in own if record.settled}
         return [] if self.over else [at for at in self.paths if at not in settled]
@@ -401,6 +405,7 @@ def read_run(run: StoredRun) -> RunState:
     """
     try:
         return _read(run)
+    # RecursionError: a file can be nested deeper than the interpreter allows.
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         if isinstance(error, MergepointError):
             raise
@@ -433,6 +438,7 @@ def _read(run: StoredRun) -> RunState:
 
 def all_runs(runs: RunStore, *, most: int | None = None) -> Iterator[RunState | Unreadable]:
     """Yield all runs, newest first."""
+    # Cut the list before reading, since reading a run reads its whole journal.
     for run in runs.all()[:most]:
         try:
             yield read_run(run)

@@ -260,6 +260,7 @@ def put_records(
         # The first line is the header, from which the paths' width is known before any record.
         if lines and lines[0][0] == 1:
             width = min(_WIDEST_PATH, max(map(len, check_first("the journal", lines[0][1]))))
+            # [-0:] would be all records.
             records = lines[1:][-last:] if last else []
         longest = max((len(record["path"]) for _, record in records), default=0)
         width = min(_WIDEST_PATH, max(width, longest))
@@ -451,11 +452,13 @@ def repair(
     from mergepoint.journal.journal_check import open_repair
 
     folder = _folder(stored.open().find_journal(run))
+    # The lock is held while the person decides, so that no process appends meanwhile.
     with open_repair(folder / JOURNAL) as found:
         for line in _losses(found):
             tell(line)
         if found.needed:
             _ask(yes=yes)
+        # In this order: the transcript is computed from the journal that is left.
         copy = found.cut()
         transcript = _transcript(folder)
     if json:

@@ -137,6 +137,7 @@ def _workflow_or_refuse(target: str, runs: RunStore) -> FoundTarget:
         return find_target(target)
     except TargetError as error:
         try:
+            # The word can be a misspelled run, so the error lists runs too.
             runs.find(target)
         except CommandError as missing:
             raise CommandError(f"{missing} For names of workflows: mergepoint list") from error
@@ -282,6 +283,7 @@ def _table(transcript: Transcript) -> Iterator[tuple[str, str]]:
     from mergepoint.apps.cli.output import clock
     from mergepoint.apps.cli.run_store import ending, tokens_of
 
+    # A step with tools is recorded as a function; the tokens are those of its model's calls.
     asks = {record.path for record in transcript.steps_with_tools}
     used: Counter[str] = Counter()
     for record in transcript.inner:

@@ -244,6 +244,7 @@ def _calls(transcript: Transcript) -> str:
 
     executed = sum(map(is_tool, transcript.records))
     kinds = Counter(record.kind for record in transcript.records)
+    # Tools, and steps with tools, are recorded as function calls too.
     kinds["call"] -= executed + len(transcript.steps_with_tools)
     parts = [count(transcript.model_calls, "call")]
     parts += [count(kinds["call"], "function")] if kinds["call"] else []

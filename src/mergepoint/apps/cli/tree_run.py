@@ -127,6 +127,7 @@ def answered_calls(records: Iterable[CallRecord], tree: Node) -> Counter[str]:
     paths = {
         record.path
         for record in records
+        # A step with tools is recorded as a call.
         if record.kind in ("step", "call") and record.answered and not record.masked
     }
     return Counter(path for path in map(of_first_iterations, paths) if path in steps)
@@ -430,6 +431,7 @@ def _stoppable(progress: Progress, presses: list[int], decider: Decider) -> Iter
     """
     from mergepoint.models.cancellation import GRACE, stop_signal
 
+    # Python sets signal handlers in the main thread only.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -442,6 +444,7 @@ def _stoppable(progress: Progress, presses: list[int], decider: Decider) -> Iter
         presses.append(number)
         progress.notice = _STOPPING
         in_flight = halt.stop()
+        # A question ends by itself, since it polls the stop signal.
         if len(presses) == 1 and (in_flight or decider.asking):
             drop.start()
             return
@@ -453,6 +456,7 @@ def _stoppable(progress: Progress, presses: list[int], decider: Decider) -> Iter
         try:
             yield
         finally:
+            # Before the handlers are restored: the timer's SIGINT must not reach the caller's.
             drop.cancel()
             for name, handler in before.items():
                 signal.signal(getattr(signal, name), handler)
