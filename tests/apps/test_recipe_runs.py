@@ -12,6 +12,7 @@ import pytest
 from tests.apps.command import command, on_terminal, plain
 
 from mergepoint.apps.cli.output import FAILED
+from mergepoint.apps.cli.summary import limit_text
 from mergepoint.streams.describe import to_svg
 from mergepoint.streams.model_calls import path_of
 from mergepoint.streams.recipe_yaml import LIBRARY
@@ -19,6 +20,7 @@ from mergepoint.streams.resolved_recipe import plan
 from mergepoint.targets import find_target
 from mergepoint.testing.server import ModelServer
 from mergepoint.tree.load import recipe_graphs
+from mergepoint.tree.policy import as_budget
 
 ITEM = '{"content": "What is a river?", "question": "What is a river?", "persona": "a hiker"}'
 
@@ -344,3 +346,20 @@ def test_a_call_that_fits_at_last_is_no_failed_one(
     page = command("show", "r1", "critique/0/call_01").out
     assert "Failed attempt 1" in page
     assert "Good." in page
+
+
+@pytest.mark.parametrize(
+    ("kind", "needed", "shown"),
+    [
+        ("tokens", 1_200_000, "1200000"),
+        ("calls", 7.2, "8"),
+        ("usd", 120.0001, "120.0001"),
+        ("usd", 1_500_000, "1500000"),
+        ("seconds", 0.00001, "0.0001"),
+        ("seconds", 90.0, "90"),
+    ],
+)
+def test_a_proposed_limit_is_enough_and_can_be_typed(kind: str, needed: float, shown: str) -> None:
+    """It is not below what is needed, and never in scientific notation."""
+    assert limit_text(kind, needed) == shown
+    assert as_budget({kind: json.loads(shown)}) is not None

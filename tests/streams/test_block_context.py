@@ -15,11 +15,17 @@ from mergepoint.aio.stream import from_iterable as each_of
 from mergepoint.core.errors import RecipeError
 from mergepoint.streams.block_context import BlockContext, NotesInMemory
 from mergepoint.streams.params import Params
-from mergepoint.streams.protocols import ModelAnswer, ModelRequest
+from mergepoint.streams.protocols import (
+    ModelAnswer,
+    ModelRequest,
+    TreeRequest,
+    TreeResult,
+)
 from mergepoint.streams.stage_run import entered, run_stage
 from mergepoint.streams.thing import Thing
 from mergepoint.testing.fakes import Replies, Source, run_block
 from mergepoint.testing.simulation import SimulatedLoop
+from mergepoint.tree.leaves import Step
 
 
 @pytest.mark.parametrize("width", [0, -1, True, 1.5, None])
@@ -172,6 +178,29 @@ def test_calls_are_counted_on_in_later_rounds() -> None:
     assert [entry.calls for entry in thing.history[1:]] == [
         (f"0@s/{number}.0",) for number in range(3)
     ]
+
+
+def test_every_call_of_several_trees_is_in_the_history() -> None:
+    """A block that runs two trees and asks twice for one Thing loses none of their calls."""
+
+    async def runner(talk: TreeRequest, /) -> TreeResult:
+        calls = tuple(f"{talk.number}/{name}" for name in "abc")
+        return TreeResult(text="", outputs={}, calls=calls, models=("m",))
+
+    async def work(thing: Thing, ctx: BlockContext) -> Thing:
+        tree = Step("Go on.")
+        await asyncio.gather(*(ctx.talk(thing, tree, message=None, inputs={}) for _ in range(2)))
+        await ctx.ask(thing, "?")
+        await ctx.ask(thing, "?", sample=1)
+        return thing
+
+    async def run() -> Thing:
+        ctx = BlockContext("s", client=Replies(lambda ask: "ok"), tree_runner=runner)
+        async with run_stage(mapping(work), Source("a"), Params(), ctx) as stage:
+            return await anext(stage)
+
+    calls = asyncio.run(run()).history[-1].calls
+    assert calls == ("0/a", "0/b", "0/c", "0@s/0.1", "1/a", "1/b", "1/c", "0@s/2.0")
 
 
 def test_calls_are_counted_stage_by_stage() -> None:

@@ -57,7 +57,7 @@ class _Asked:
 
     numbers: dict[tuple[str, int], int] = field(default_factory=dict)
     attempts: dict[tuple[str, int], int] = field(default_factory=dict)
-    answers: dict[str, dict[tuple[int, int], ModelAnswer]] = field(default_factory=dict)
+    answers: dict[str, dict[tuple[int, int, int], ModelAnswer]] = field(default_factory=dict)
 
 
 class AnswerIndex:
@@ -103,14 +103,16 @@ class AnswerIndex:
             return asked.numbers[place] - 1, asked.attempts[place]
         return self.next_number(thing, sample, stage_id), 0
 
-    def add(self, thing: Thing, number: int, sample: int, answer: ModelAnswer) -> None:
-        """Record an answer for a Thing."""
-        self._of(thing).answers.setdefault(thing.id, {})[number, sample] = answer
+    def add(
+        self, thing: Thing, number: int, sample: int, answer: ModelAnswer, *, part: int = 0
+    ) -> None:
+        """Record an answer for a Thing: of a model call, or of a `part` of a tree's run."""
+        self._of(thing).answers.setdefault(thing.id, {})[number, sample, part] = answer
 
     def of(self, thing: Thing) -> list[ModelAnswer]:
         """Return the answers for a Thing that leaves, and for the Thing that it was made from.
 
-        They are sorted by number and sample, regardless of the order in which they arrived.
+        They are sorted by number, sample, and part, regardless of the order in which they arrived.
         """
         base = thing.base or thing
         asked = self._asked.get(base)
@@ -648,9 +650,10 @@ class BlockContext:
             inputs=inputs,
         )
         result = await self._counted(self._tree_runner(talk))
-        for more, call in enumerate(result.calls):
+        # A run has one number, however many calls it made: the next run or call has another.
+        for part, call in enumerate(result.calls):
             answer = ModelAnswer(text="", call=call, model=", ".join(result.models))
-            self.calls.add(thing, number + more, 0, answer)
+            self.calls.add(thing, number, 0, answer, part=part)
         return result
 
     async def inside(self, name: str, things: Sequence[Thing]) -> AsyncGenerator[Thing, None]:

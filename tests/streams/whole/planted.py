@@ -48,7 +48,7 @@ PLANTED = (
     _planted(
         "a map that a block left open stays open",
         "alive",
-        "stage",
+        "stage_run",
         "            await results.aclose()\n",
         "            pass\n",
     ),
@@ -69,7 +69,7 @@ PLANTED = (
     _planted(
         "answers are not in the history",
         "told",
-        "stage",
+        "stage_run",
         "calls=[answer.call for answer in answers]",
         "calls=[answer.call for answer in answers[:0]]",
     ),

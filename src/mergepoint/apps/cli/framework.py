@@ -80,7 +80,8 @@ class Option:
 
     def to_typer(self, default: Any, *, repeatable: bool, shows_default: bool) -> Any:
         """Return the option as typer takes it, with its default and "Repeatable." in the help."""
-        known = self.default or ("" if default in (None, False, ()) else str(default))
+        unset = default is None or default is False or default == ()  # but 0 is a default
+        known = self.default or ("" if unset else str(default))
         parts = [self.help, f"Default: {known}." if known and shows_default else ""]
         parts.append("Repeatable." if repeatable else "")
         return typer.Option(

@@ -41,7 +41,7 @@ from mergepoint.apps.cli.output import (
     tell_fact,
 )
 from mergepoint.apps.cli.run_store import DRAWING, RunStore, StoredRun, check_run_id
-from mergepoint.apps.cli.summary import OFFLINE_NOTE, spent_in
+from mergepoint.apps.cli.summary import OFFLINE_NOTE, limit_text, spent_in
 from mergepoint.apps.cli.tree_run import resolve_model_or_refuse
 from mergepoint.core.errors import MissingKey
 from mergepoint.core.paths import nearest
@@ -351,7 +351,7 @@ class _Execution:
         if kind not in limits:
             return None
         # `or 1`: twice a limit of 0 would stop the run again.
-        limits[kind] = f"{2 * float(limits[kind]) or 1:g}"
+        limits[kind] = limit_text(kind, 2 * float(limits[kind]) or 1)
         budget = tuple(f"{name}={value}" for name, value in limits.items())
         return resume_command(self.job.run, now=replace(now, budget=budget))
 

@@ -94,6 +94,14 @@ class Finished:
         return {label: file for label, file in files.items() if file is not None}
 
 
+def limit_text(kind: str, needed: float) -> str:
+    """Return a limit of at least `needed` as `--budget` takes it: whole calls and tokens."""
+    if kind in ("calls", "tokens"):
+        return str(ceil(needed))
+    # Not `:g`: it would round 120.0001 down to 120, and write a million as 1e+06.
+    return f"{ceil(needed * 1e4) / 1e4:.4f}".rstrip("0").rstrip(".")
+
+
 def raised_budget(now: Invocation, error: BudgetExceeded) -> Invocation:
     """Return the invocation with a budget that is enough for the refused call.
 
@@ -101,8 +109,7 @@ def raised_budget(now: Invocation, error: BudgetExceeded) -> Invocation:
     """
     # Doubled, so that a pasted command doesn't stop at the next call again.
     needed = max(2 * error.limit, error.spent + error.held + error.wanted)
-    whole = error.kind in ("calls", "tokens")
-    limit = f"{ceil(needed)}" if whole else f"{ceil(needed * 1e4) / 1e4:g}"
+    limit = limit_text(error.kind, needed)
     kept = [one for one in now.budget if one.partition("=")[0] != error.kind]
     of_run = "/" not in error.path
     if of_run and len(kept) < len(now.budget):
