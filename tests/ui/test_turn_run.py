@@ -58,3 +58,24 @@ def test_what_ran_is_known_by_its_path() -> None:
     assert (run_data.executions["t/x"].stopped, run_data.executions["t/x"].seconds) == ("wall", 3)
     assert run_data.line == "1 call · 0 tokens · $0.2500 · 4.00s"
     assert "| t/a/b (failed) |" in run_data.table
+
+
+def test_a_refused_answer_is_shown_whole_with_its_place() -> None:
+    """Below the costs stands what the model said, though a later attempt was accepted."""
+    error = {"type": "AnswerError", "message": "no JSON", "position": {"line": 2, "column": 7}}
+    said = AIMessage('{"steps": [\n  ```look``` :rocket')
+    refused = call("t/plan", at=0, takes=1, error=error, message=said, response=str(said.text))
+    table = TurnRun.of([refused, call("t/plan", at=1, takes=1)]).table
+    rows, _, below = table.partition("\n\n")
+    assert rows.splitlines()[2].startswith("| t/plan (failed) |")
+    assert rows.splitlines()[3].startswith("| t/plan |")
+    assert below == (
+        "**t/plan** failed: AnswerError: no JSON (line 2, column 7)\n\n"
+        '````text\n{"steps": [\n  ```look``` :rocket\n````'
+    )
+
+
+def test_a_call_that_failed_without_an_answer_says_why() -> None:
+    """There is no empty block below it, and an error without a message is its type."""
+    silent = call("t/a", at=0, takes=1, error={"type": "CallTimeout"}, message=None)
+    assert TurnRun.of([silent]).table.endswith("**t/a** failed: CallTimeout")

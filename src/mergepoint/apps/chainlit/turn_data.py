@@ -9,9 +9,9 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from mergepoint.apps.chainlit.markdown import escape_directives, truncated
+from mergepoint.apps.chainlit.markdown import escape_directives, fenced, truncated
 from mergepoint.apps.chainlit.shown_step import shown_id
-from mergepoint.apps.cli.output import clock, count, money
+from mergepoint.apps.cli.output import clock, count, money, printable
 from mergepoint.core.paths import SEPARATOR, join
 from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.usage import Usage, usage_of
@@ -26,13 +26,17 @@ from mergepoint.tree.prompts import as_text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRow:
-    """A model call of a run, for the cost table of an answer."""
+    """A model call of a run, for the cost table of an answer.
+
+    A call that failed has a `problem`, and the text that the model answered, if any.
+    """
 
     path: str
     model: str
     usage: Usage
     seconds: float
-    failed: bool
+    problem: str = ""
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,17 +99,25 @@ class TurnRun:
 
     @property
     def table(self) -> str:
-        """Return the run's model calls as a Markdown table."""
+        """Return the run's model calls as a Markdown table, and failed answers in full below."""
         lines = ["| step | model | tokens in | tokens out | cost | time |"]
         lines.append("| :-- | :-- | --: | --: | --: | --: |")
         for one in self.calls:
-            path = f"{one.path} (failed)" if one.failed else one.path
+            path = f"{one.path} (failed)" if one.problem else one.path
             cells = [escape_directives(path), escape_directives(one.model)]
             cells += [f"{one.usage.input_tokens:,}", f"{one.usage.output_tokens:,}"]
             cost = one.usage.known_cost
             cells += ["unknown" if cost is None else _dollars(cost), clock(one.seconds)]
             lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
-        return "\n".join(lines)
+        return "\n\n".join(["\n".join(lines), *self._failures])
+
+    @property
+    def _failures(self) -> Iterator[str]:
+        for one in self.calls:
+            if one.problem:
+                yield escape_directives(f"**{one.path}** failed: {printable(one.problem)}")
+                if one.text:
+                    yield fenced(truncated(printable(one.text)), "text")
 
     @property
     def _cost(self) -> str:
@@ -146,8 +158,23 @@ def _model_calls(records: Iterable[CallRecord]) -> Iterator[CallRow]:
         if used.calls:
             seconds = max(0.0, one.ended - one.started)
             yield CallRow(
-                path=one.path, model=one.model, usage=used, seconds=seconds, failed=one.failed
+                path=one.path,
+                model=one.model,
+                usage=used,
+                seconds=seconds,
+                problem=_problem_of(one),
+                text=one.response if one.failed else "",
             )
+
+
+def _problem_of(record: CallRecord) -> str:
+    """Return what failed and where in the answer, or "" for a call that succeeded."""
+    error = record.error
+    if not record.failed or error is None:
+        return ""
+    where = ", ".join(f"{name} {place}" for name, place in error.get("position", {}).items())
+    problem = ": ".join(filter(None, (error["type"], error.get("message"))))
+    return f"{problem} ({where})" if where else problem
 
 
 def _execution_of(record: CallRecord) -> ProgramExecution:
