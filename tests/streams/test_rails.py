@@ -12,6 +12,7 @@ import pytest
 
 from mergepoint import Step
 from mergepoint.aio.stream import from_iterable
+from mergepoint.models.pricing import Price
 from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.params import Params
 from mergepoint.streams.rails import TimeLimitStop
@@ -428,15 +429,18 @@ def improving(rounds: int, **rails: Any) -> Recipe:
         ({"calls": 2}, 1),
         ({"calls": 3}, 1),
         ({"calls": 5}, 2),
+        ({"usd": 0.01}, 0),
+        ({"usd": 0.03}, 1),
+        ({"usd": 0.05}, 2),
         ({"tokens": 0}, 0),
         ({"deadline": 4.5}, 2),
     ],
 )
 def test_a_limit_lets_the_last_finished_round_out(limit: Any, rounds: int) -> None:
     """A Thing whose round was cut short leaves as the round before left it, an input never."""
-    run = RecipeRun.of(
-        improving(10, **limit), ["a"], RecipeOptions(runs=None, model=slow(1.0), registry=REGISTRY)
-    )
+    cent = {"scripted:scripted": Price(0, 0, per_call=0.01)}
+    wanted = RecipeOptions(runs=None, model=slow(1.0), prices=cent, registry=REGISTRY)
+    run = RecipeRun.of(improving(10, **limit), ["a"], wanted)
 
     async def main() -> list[Thing]:
         return [thing async for thing in run.stream()]
@@ -447,6 +451,29 @@ def test_a_limit_lets_the_last_finished_round_out(limit: Any, rounds: int) -> No
     assert told == ([(rounds, kind)] if rounds else [])
     assert all(one.content == "to so to " * rounds + "a" for one in things)
     assert run.workflow(things).props["stopped"] == kind
+
+
+def test_a_limit_of_tokens_lets_the_last_finished_round_out() -> None:
+    """How many rounds fit depends on estimates; what comes out is a whole number of them."""
+    run = RecipeRun.of(
+        improving(10, tokens=2_000),
+        ["a"],
+        RecipeOptions(
+            runs=None,
+            model=ScriptedModel(default=Answer("so", usage=(300, 100))),
+            registry=REGISTRY,
+        ),
+    )
+
+    async def main() -> list[Thing]:
+        return [thing async for thing in run.stream()]
+
+    (thing,) = SimulatedLoop().run(main)
+    rounds = thing.props["iteration"]
+    assert isinstance(rounds, int)
+    assert 1 <= rounds <= 2
+    assert thing.props["stopped"] == "tokens"
+    assert len([entry for entry in thing.history if entry.calls]) == 2 * rounds
 
 
 @pytest.mark.parametrize(("more", "ids"), [([], ["0"]), ([Stage("accumulate")], ["0", "1", "2"])])
