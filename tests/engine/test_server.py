@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from langchain_core.runnables import RunnableConfig
+from langgraph.cache.memory import InMemoryCache
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_store
 from langgraph.store.memory import InMemoryStore
@@ -99,6 +100,13 @@ def test_a_store_reaches_functions() -> None:
     found = store.get(("notes",), "n")
     assert found is not None
     assert found.value == {"text": "kept"}
+
+
+def test_a_cache_reaches_the_graph() -> None:
+    """LangGraph's `cache=` is that of the compiled graph, where a host's cached nodes find it."""
+    cache, tree = InMemoryCache[Any](), Call(lambda ctx: "done", name="k")
+    assert compile_graph(tree, cache=cache).cache is cache
+    assert compile_graph(tree).cache is None
 
 
 def test_a_graph_stops_before_and_after_nodes() -> None:
