@@ -94,6 +94,14 @@ def test_the_line_finds_the_run_wherever_it_is(here: Path, options: Sequence[str
     assert (done.code, done.data["run_id"]) == (0, "r")
 
 
+def test_numbers_are_printed_as_they_were_given() -> None:
+    """A number of many digits is not rounded: the resumed call would be another one."""
+    given = ("--temperature", "0.12345678", "--timeout", "1234567.5")
+    line = interrupted("run", "late.py", "--run-id", "r", *given)
+    assert line == "mergepoint resume r --temperature 0.12345678 --timeout 1234567.5"
+    assert pasted(line).code == 0
+
+
 def test_a_run_in_the_usual_folder_is_found_beside_a_database_that_is_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

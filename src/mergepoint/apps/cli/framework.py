@@ -103,7 +103,9 @@ class Option:
             return
         for one in value if isinstance(value, tuple) else (value,):
             yield name
-            yield shlex.quote(f"{one:g}" if isinstance(one, float) else str(one))
+            # Not `:g`, which rounds to six digits: a resumed call would be another one.
+            whole = isinstance(one, float) and one.is_integer()
+            yield shlex.quote(str(int(one) if whole else one))
 
 
 def option(*names: str, help: str, **more: Any) -> Option:  # noqa: A002  (typer's word for it)
