@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from mergepoint import Block, Call, Gate, Loop, Recipe, Stage, Step, Thing, compile_graph
-from mergepoint.engine.generation import run_generation
-from mergepoint.engine.result import Result
+from mergepoint.engine.run_tree import Result, run_generation
 from mergepoint.notebook import display
 from mergepoint.streams.langgraph import compile_recipe
 from mergepoint.streams.recipe_runs import run_recipe

@@ -16,7 +16,7 @@ import mergepoint
 from mergepoint.core.errors import GateOpen, RecipeError, StepError, TreeError
 from mergepoint.engine.callbacks import Event
 from mergepoint.engine.compiler import compile_graph as compile_tree
-from mergepoint.engine.result import Result
+from mergepoint.engine.run_tree import Result
 from mergepoint.running import (
     AnyOptions,
     RecipeGraphOptions,
@@ -24,6 +24,7 @@ from mergepoint.running import (
     arun,
     astream,
     compile_graph,
+    find_target,
     run,
     stream,
 )
@@ -32,10 +33,9 @@ from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_runs import run_recipe
 from mergepoint.streams.recipe_yaml import LIBRARY, recipe_to_yaml
 from mergepoint.streams.thing import Thing
-from mergepoint.targets import find_target
-from mergepoint.testing.answer_table import TableModel
 from mergepoint.testing.random_trees import WITH_TOOLS, seeded_case
 from mergepoint.testing.scripted_model import ScriptedModel
+from mergepoint.testing.tree_functions import TableModel
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.load import TargetError, graph_names, recipe_graphs
 from mergepoint.tree.nodes import Block, Gate

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mergepoint.core.display import register_display
-from mergepoint.core.lazy import lazy_names
+from mergepoint.core.lazy import lazy_names, register_display
 
 if TYPE_CHECKING:
     from mergepoint.core.errors import AnswerError as AnswerError
@@ -27,25 +26,27 @@ if TYPE_CHECKING:
     from mergepoint.engine.callbacks import Event as Event
     from mergepoint.engine.callbacks import Recorder as Recorder
     from mergepoint.engine.compiler import Graph as Graph
+    from mergepoint.engine.compiler import aresume_graph as aresume_graph
+    from mergepoint.engine.compiler import resume_graph as resume_graph
     from mergepoint.engine.context import RunContext as RunContext
-    from mergepoint.engine.generation import run_generation as run_generation
-    from mergepoint.engine.result import Result as Result
-    from mergepoint.engine.resume import aresume_graph as aresume_graph
-    from mergepoint.engine.resume import resume_graph as resume_graph
+    from mergepoint.engine.run_tree import Result as Result
+    from mergepoint.engine.run_tree import run_generation as run_generation
     from mergepoint.engine.runner import ChatRunner as ChatRunner
     from mergepoint.journal.call_records import CallRecord as CallRecord
     from mergepoint.journal.transcript import Transcript as Transcript
+    from mergepoint.journal.transcript import Usage as Usage
     from mergepoint.journal.transcript import read_transcript as read_transcript
     from mergepoint.journal.transcript import write_transcript as write_transcript
-    from mergepoint.journal.usage import Usage as Usage
     from mergepoint.models.budget import BudgetLedger as BudgetLedger
     from mergepoint.models.pricing import Price as Price
     from mergepoint.models.providers import ModelSettings as ModelSettings
     from mergepoint.report.svg import to_mermaid as to_mermaid
     from mergepoint.report.svg import to_svg as to_svg
+    from mergepoint.running import FoundTarget as FoundTarget
     from mergepoint.running import arun as arun
     from mergepoint.running import astream as astream
     from mergepoint.running import compile_graph as compile_graph
+    from mergepoint.running import find_target as find_target
     from mergepoint.running import run as run
     from mergepoint.running import stream as stream
     from mergepoint.session.entries import Fact as Fact
@@ -53,8 +54,8 @@ if TYPE_CHECKING:
     from mergepoint.session.entries import StepCategory as StepCategory
     from mergepoint.session.entries import StepType as StepType
     from mergepoint.session.entries import WorkingStep as WorkingStep
-    from mergepoint.session.file_sessions import open_session as open_session
     from mergepoint.session.session_memory import SessionMemory as SessionMemory
+    from mergepoint.session.session_store import open_session as open_session
     from mergepoint.session.turn_runner import Reply as Reply
     from mergepoint.session.turn_runner import TurnRunner as TurnRunner
     from mergepoint.session.turn_runner import arun_turn as arun_turn
@@ -68,8 +69,6 @@ if TYPE_CHECKING:
     from mergepoint.streams.recipe_yaml import load_recipe as load_recipe
     from mergepoint.streams.registry import block as block
     from mergepoint.streams.thing import Thing as Thing
-    from mergepoint.targets import FoundTarget as FoundTarget
-    from mergepoint.targets import find_target as find_target
     from mergepoint.tree.decision import Decision as Decision
     from mergepoint.tree.decision import Question as Question
     from mergepoint.tree.leaves import Call as Call
@@ -195,40 +194,36 @@ _HOMES = {
     ),
     "mergepoint.core.merge": "MergeMode",
     "mergepoint.engine.callbacks": "Event Recorder",
-    "mergepoint.engine.compiler": "Graph",
-    "mergepoint.engine.resume": "aresume_graph resume_graph",
+    "mergepoint.engine.compiler": "Graph aresume_graph resume_graph",
     "mergepoint.engine.context": "RunContext",
-    "mergepoint.engine.generation": "run_generation",
-    "mergepoint.engine.result": "Result",
+    "mergepoint.engine.run_tree": "Result run_generation",
     "mergepoint.engine.runner": "ChatRunner",
     "mergepoint.journal.call_records": "CallRecord",
-    "mergepoint.journal.transcript": "Transcript read_transcript write_transcript",
-    "mergepoint.journal.usage": "Usage",
+    "mergepoint.journal.transcript": "Transcript Usage read_transcript write_transcript",
     "mergepoint.models.budget": "BudgetLedger",
     "mergepoint.models.pricing": "Price",
     "mergepoint.models.providers": "ModelSettings",
     "mergepoint.report.svg": "to_mermaid to_svg",
-    "mergepoint.running": "arun astream compile_graph run stream",
+    "mergepoint.running": "FoundTarget arun astream compile_graph find_target run stream",
     "mergepoint.session.entries": "Fact SessionMessage StepCategory StepType WorkingStep",
-    "mergepoint.session.file_sessions": "open_session",
     "mergepoint.session.session_memory": "SessionMemory",
+    "mergepoint.session.session_store": "open_session",
     "mergepoint.session.turn_runner": "Reply TurnRunner arun_turn cancel_turn run_turn",
     "mergepoint.streams.block_context": "BlockContext",
     "mergepoint.streams.params": "Params",
     "mergepoint.streams.recipe": "Recipe Stage",
+    "mergepoint.streams.recipe_runs": "run_recipe",
     "mergepoint.streams.recipe_yaml": "load_recipe",
     "mergepoint.streams.registry": "block",
-    "mergepoint.streams.recipe_runs": "run_recipe",
     "mergepoint.streams.thing": "Thing",
-    "mergepoint.targets": "FoundTarget find_target",
     "mergepoint.tree.decision": "Decision Question",
     "mergepoint.tree.leaves": "Call ChatStep Step",
     "mergepoint.tree.nodes": "Block Gate Input Loop Node walk",
     "mergepoint.tree.policy": "Budget Policy Retry",
     "mergepoint.tree.prompts": "CallContext PromptContext Template reads",
     "mergepoint.tree.transform": "outline with_overrides without",
-    "mergepoint.tree.validate": "check",
     "mergepoint.tree.tree_yaml": "from_yaml load_yaml to_yaml",
+    "mergepoint.tree.validate": "check",
 }
 if not TYPE_CHECKING:  # to a type checker a module with `__getattr__` has any name
     __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -14,13 +14,12 @@ from typing import Any, Final
 
 from mergepoint.core.text import clip, shown
 from mergepoint.engine.compiled_graph import DrawnGraph
-from mergepoint.engine.result import Result
+from mergepoint.engine.run_tree import Result
 from mergepoint.journal.call_records import CallRecord
-from mergepoint.journal.transcript import Transcript
-from mergepoint.journal.usage import Usage
+from mergepoint.journal.transcript import Transcript, Usage
 from mergepoint.report.svg import to_svg
-from mergepoint.streams.describe import to_svg as recipe_svg
 from mergepoint.streams.recipe import Recipe
+from mergepoint.streams.recipe_drawing import to_svg as recipe_svg
 from mergepoint.streams.resolved_recipe import PlannedRecipe, plan
 from mergepoint.streams.thing import Thing
 from mergepoint.tree.leaves import Call, Step

@@ -41,7 +41,7 @@ from mergepoint.agent.turns import (
 )
 from mergepoint.core.errors import SkillError
 from mergepoint.engine.callbacks import Event
-from mergepoint.offline import agent_answers as rules
+from mergepoint.offline import model as rules
 from mergepoint.sandbox.job import CodeJob, CodeRun
 from mergepoint.session.history import UNANSWERED
 from mergepoint.testing.fakes import Played, ScriptedRunner, failed, went_well

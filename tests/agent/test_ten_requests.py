@@ -10,8 +10,7 @@ from tests.agent.ten_requests import ANSWERED, TALK, setup
 
 from mergepoint import open_session
 from mergepoint.apps.cli.chat_loop import converse
-from mergepoint.session.file_sessions import sessions_at
-from mergepoint.session.session_repair import check_session
+from mergepoint.session.session_store import check_session, sessions_at
 
 RAN = {2: [0], 3: [1, 0], 6: [0], 7: [0], 8: [0], 9: [0], 10: [0, 0]}
 """Exit codes of the programs of each turn, in order."""

@@ -11,7 +11,7 @@ from tests.aio.laws import Outcome, Told
 from tests.aio.parts import OWNER, Work, pause, wait_of
 from tests.aio.schedule import Made, Plan, Schedule
 
-from mergepoint.testing.simulation import Deadlock, SimulatedLoop, TooManySteps
+from mergepoint.testing.simulated_time import Deadlock, SimulatedLoop, TooManySteps
 
 Batch = Sequence[Any]
 

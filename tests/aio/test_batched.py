@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mergepoint.aio.combine import batched
 from mergepoint.aio.stream import from_iterable
-from mergepoint.testing.simulation import simulate
+from mergepoint.testing.simulated_time import simulate
 
 
 async def timed(*pairs: tuple[float, str]) -> AsyncGenerator[str, None]:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from mergepoint.aio.map import mapped
 from mergepoint.aio.stream import Stream, from_iterable
-from mergepoint.testing.simulation import simulate
+from mergepoint.testing.simulated_time import simulate
 
 WHO: ContextVar[str] = ContextVar("who", default="nobody")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mergepoint.aio.combine import Order, merged
 from mergepoint.aio.stream import from_iterable
-from mergepoint.testing.simulation import simulate
+from mergepoint.testing.simulated_time import simulate
 
 
 async def paced(text: str, seconds: float) -> AsyncGenerator[str, None]:

@@ -9,7 +9,7 @@ import pytest
 
 from mergepoint.aio.combine import teed
 from mergepoint.aio.stream import Stream, from_iterable
-from mergepoint.testing.simulation import Deadlock, simulate
+from mergepoint.testing.simulated_time import Deadlock, simulate
 
 
 async def all_of(stream: Stream[int], *, seconds: float = 0) -> list[int]:

@@ -23,7 +23,7 @@ from mergepoint.core.errors import SandboxMissing
 from mergepoint.engine.callbacks import Event
 from mergepoint.journal.call_records import CallKey, CallRecord
 from mergepoint.sandbox.job import CodeJob, CodeRun
-from mergepoint.session.file_sessions import sessions_at
+from mergepoint.session.session_store import sessions_at
 from mergepoint.testing.fakes import ScriptedRunner
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.testing.server import ModelServer, ServerReply

@@ -19,11 +19,11 @@ from tests.apps.command import command
 
 from mergepoint import Block, Budget, Call, Gate, Loop, Step, Template, compile_graph
 from mergepoint.core.errors import MergepointError
-from mergepoint.engine.generation import run_generation
 from mergepoint.engine.interpreter import interpret
+from mergepoint.engine.run_tree import run_generation
 from mergepoint.journal.checked_lines import JournalError, encode
 from mergepoint.journal.file_journal import FileStore
-from mergepoint.targets import find_target
+from mergepoint.running import find_target
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.tree.tree_yaml import from_yaml
 

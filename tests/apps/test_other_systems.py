@@ -30,8 +30,8 @@ for name in mergepoint.__all__:
 LOCKS = """\
 import os, sys
 from pathlib import Path
-from mergepoint.journal.file_locks import is_locked, lock_file, open_lockable
-from mergepoint.journal.file_locks import open_locked, remove_locked
+from mergepoint.journal.checked_lines import is_locked, lock_file, open_lockable
+from mergepoint.journal.checked_lines import open_locked, remove_locked
 from mergepoint.journal.checked_lines import JournalError
 path = Path("x")
 first = open_locked(path)

@@ -17,7 +17,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from tests.apps.command import command, completions, line, on_terminal, plain, process
 
 from mergepoint.apps.cli.runs import put_records
-from mergepoint.engine.generation import run_generation
+from mergepoint.engine.run_tree import run_generation
 from mergepoint.journal.file_journal import FileJournal
 from mergepoint.journal.line_logs import Tail
 from mergepoint.tree.leaves import Step

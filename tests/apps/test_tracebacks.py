@@ -13,10 +13,10 @@ from tests.apps.command import command, plain
 
 from mergepoint.agent.skills import EXAMPLES, SkillLibrary
 from mergepoint.apps.cli.chat_loop import ChatSetup, converse
-from mergepoint.core.tracebacks import own_place, own_traceback
+from mergepoint.core.errors import own_place, own_traceback
 from mergepoint.engine.compiler import compile_graph
-from mergepoint.engine.generation import run_generation
 from mergepoint.engine.interpreter import interpret
+from mergepoint.engine.run_tree import run_generation
 from mergepoint.sandbox.job import CodeJob, CodeRun
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.tree.leaves import Call, Step

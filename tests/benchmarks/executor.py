@@ -20,8 +20,7 @@ from mergepoint.engine.callbacks import Recorder
 from mergepoint.journal.stores import MemoryJournal
 from mergepoint.models.budget import BudgetLedger
 from mergepoint.streams.executor import RecipeExecutor
-from mergepoint.streams.model_calls import CallEnvironment, client_of
-from mergepoint.streams.protocols import ModelAnswer, ModelRequest
+from mergepoint.streams.model_calls import CallEnvironment, ModelAnswer, ModelRequest, client_of
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_runs import RecipeOptions, RecipeRun
 from mergepoint.streams.resolved_recipe import plan

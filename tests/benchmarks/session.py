@@ -15,7 +15,7 @@ from tests.benchmarks.timing import Clock, Times, ratio
 
 from mergepoint import SessionMemory, SessionMessage, Step, StepType, TurnRunner, WorkingStep
 from mergepoint.session.entries import Entry, Role, SessionHeader
-from mergepoint.session.file_sessions import FileSessions
+from mergepoint.session.session_store import FileSessions
 
 ONCE = 10
 """Turns for one time: they make a session longer by hardly anything."""

@@ -26,7 +26,7 @@ from tests.crash.trees import Ask, Said, turning
 
 from mergepoint import Event, Recorder, RunContext, run_generation
 from mergepoint.engine.compiler import Form
-from mergepoint.engine.generation import arun_generation
+from mergepoint.engine.run_tree import arun_generation
 from mergepoint.journal.file_journal import store_at
 
 ROLES = {"human": "user", "ai": "assistant", "system": "system"}

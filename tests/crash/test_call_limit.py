@@ -16,7 +16,7 @@ from tests.crash.process import Doomed
 from tests.journal.places import Place, place_of
 
 from mergepoint import Block, Budget, BudgetExceeded, RunContext, Step, run_generation
-from mergepoint.engine.generation import arun_generation
+from mergepoint.engine.run_tree import arun_generation
 from mergepoint.journal.file_journal import JOURNAL, store_at
 from mergepoint.journal.journal_check import check_journal
 from mergepoint.journal.recorded_answers import IN_FLIGHT

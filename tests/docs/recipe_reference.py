@@ -11,9 +11,9 @@ from mergepoint.core.frozen_json import thaw
 from mergepoint.streams import conditions
 from mergepoint.streams.conditions import Check
 from mergepoint.streams.grouping import Gather
+from mergepoint.streams.params import Rails
 from mergepoint.streams.prompting import PromptParams
 from mergepoint.streams.provenance import vocabulary
-from mergepoint.streams.rails import Rails
 from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.recipe_yaml import Library, RecipeForm, StageForm
 from mergepoint.streams.registry import PACKAGE, BlockType, Registry

@@ -12,7 +12,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from mergepoint import RunContext, compile_graph, resume_graph, run_generation
 from mergepoint.core.errors import StepError
 from mergepoint.engine.compiler import Form
-from mergepoint.engine.generation import arun_generation
+from mergepoint.engine.run_tree import arun_generation
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block, Gate, Loop

@@ -19,10 +19,9 @@ from tests.journal.places import place_of
 from mergepoint.agent.tree import agent
 from mergepoint.agent.turns import say
 from mergepoint.engine.callbacks import Recorder
-from mergepoint.engine.compiler import Form, compile_graph
+from mergepoint.engine.compiler import Form, aresume_graph, compile_graph
 from mergepoint.engine.context import RunContext
-from mergepoint.engine.generation import arun_generation
-from mergepoint.engine.resume import aresume_graph
+from mergepoint.engine.run_tree import arun_generation
 from mergepoint.engine.runner import ChatRunner
 from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.checked_lines import JournalError
@@ -30,7 +29,7 @@ from mergepoint.journal.file_journal import FileJournal, FileStore, read_journal
 from mergepoint.journal.stores import RunHeader, Store
 from mergepoint.journal.writer import run_off_loop
 from mergepoint.sandbox.backends import code_runner
-from mergepoint.session.file_sessions import open_session
+from mergepoint.session.session_store import open_session
 from mergepoint.session.turn_runner import Reply, TurnRunner
 from mergepoint.streams.langgraph import compile_recipe
 from mergepoint.streams.recipe import Recipe, Stage

@@ -17,7 +17,7 @@ from mergepoint.core.errors import BudgetExceeded, TreeError
 from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.compiler import compile_graph
 from mergepoint.engine.context import RunContext
-from mergepoint.engine.generation import arun_generation, run_generation
+from mergepoint.engine.run_tree import arun_generation, run_generation
 from mergepoint.engine.runner import ChatRunner
 from mergepoint.journal.file_journal import FileStore
 from mergepoint.models.identity import ChatModel, identity

@@ -14,8 +14,8 @@ from langgraph.graph import START, MessagesState, StateGraph
 from mergepoint.core.errors import RecipeError, TreeError
 from mergepoint.engine.compiler import compile_graph
 from mergepoint.engine.context import RunContext
-from mergepoint.engine.generation import run_generation
 from mergepoint.engine.interpreter import ainterpret, interpret
+from mergepoint.engine.run_tree import run_generation
 from mergepoint.engine.runner import ChatRunner
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_runs import run_recipe

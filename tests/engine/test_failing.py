@@ -12,11 +12,11 @@ from tests.engine.engines import Engine, Runner, texts
 
 from mergepoint.core.errors import StepError, TreeError
 from mergepoint.engine.context import RunContext
-from mergepoint.engine.generation import TRANSCRIPT, run_generation
+from mergepoint.engine.run_tree import TRANSCRIPT, run_generation
 from mergepoint.journal.checked_lines import JournalError
 from mergepoint.journal.transcript import read_transcript
-from mergepoint.testing.answer_table import ProviderFailure
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
+from mergepoint.testing.tree_functions import ProviderFailure
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block
 from mergepoint.tree.prompts import Template

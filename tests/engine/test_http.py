@@ -15,12 +15,10 @@ from tests.engine.engines import texts
 
 from mergepoint.engine.compiler import Form, compile_graph
 from mergepoint.engine.context import RunContext
-from mergepoint.engine.generation import TRANSCRIPT, arun_generation, run_generation
-from mergepoint.engine.result import Result
+from mergepoint.engine.run_tree import TRANSCRIPT, Result, arun_generation, run_generation
 from mergepoint.engine.runner import ChatRunner
 from mergepoint.journal.call_records import CallRecord
-from mergepoint.journal.transcript import Transcript, read_transcript
-from mergepoint.journal.usage import Usage
+from mergepoint.journal.transcript import Transcript, Usage, read_transcript
 from mergepoint.models.identity import OPENING, View, seen_through
 from mergepoint.testing.server import Body, ModelServer, ServerReply
 from mergepoint.tree.leaves import Step

@@ -33,8 +33,8 @@ from mergepoint import (
 )
 from mergepoint.core.merge import State
 from mergepoint.engine.compiler import Form
-from mergepoint.engine.generation import TRANSCRIPT
 from mergepoint.engine.interpreter import interpret
+from mergepoint.engine.run_tree import TRANSCRIPT
 from mergepoint.journal.file_journal import JOURNAL, FileStore, read_journal
 from mergepoint.journal.journal_check import check_run
 from mergepoint.journal.recorded_answers import ReuseSource

@@ -39,7 +39,7 @@ from mergepoint.models.budget import BudgetLedger
 from mergepoint.models.cancellation import stop_signal
 from mergepoint.models.pricing import Prices
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
-from mergepoint.testing.simulation import FakeClock
+from mergepoint.testing.simulated_time import FakeClock
 from mergepoint.tree.policy import Policy, Retry
 
 PRICES = {"scripted:scripted": Price(1, 10)}

@@ -20,7 +20,7 @@ from mergepoint.core.merge import State
 from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.compiler import Form, compile_graph
 from mergepoint.engine.context import RunContext
-from mergepoint.engine.generation import run_generation
+from mergepoint.engine.run_tree import run_generation
 from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.replay import replay
 from mergepoint.testing.scripted_model import Answer, ScriptedModel

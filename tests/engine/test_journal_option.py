@@ -17,9 +17,8 @@ from tests.engine.engines import RUNNERS, Runner, texts
 
 from mergepoint.core.errors import ReplayMiss, StepError, TreeError
 from mergepoint.engine.callbacks import Recorder
-from mergepoint.engine.compiler import Form, Graph, compile_graph
+from mergepoint.engine.compiler import Form, Graph, aresume_graph, compile_graph, resume_graph
 from mergepoint.engine.context import RunContext
-from mergepoint.engine.resume import aresume_graph, resume_graph
 from mergepoint.engine.runner import ChatRunner
 from mergepoint.journal.checked_lines import JournalError
 from mergepoint.journal.file_journal import FileStore

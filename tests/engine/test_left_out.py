@@ -33,9 +33,9 @@ from mergepoint.journal.file_journal import read_journal
 from mergepoint.journal.replay import replay
 from mergepoint.journal.transcript import transcript_of
 from mergepoint.report.call_text import call_view, to_text
-from mergepoint.testing.answer_table import TableModel
 from mergepoint.testing.random_trees import seeded_case
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
+from mergepoint.testing.tree_functions import TableModel
 from mergepoint.tree.policy import Policy
 
 TWO = Budget(calls=2, on_exhausted="keep")

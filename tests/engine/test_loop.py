@@ -23,8 +23,8 @@ from mergepoint import (
 from mergepoint.core.merge import State
 from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.compiler import Form
-from mergepoint.engine.generation import TRANSCRIPT
 from mergepoint.engine.interpreter import interpret
+from mergepoint.engine.run_tree import TRANSCRIPT
 from mergepoint.journal.replay import replay
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.tree.leaves import Call

@@ -13,7 +13,7 @@ from tests.engine.engines import RUN
 from mergepoint.core.errors import CallTimeout
 from mergepoint.engine.compiler import compile_graph
 from mergepoint.engine.context import RunContext
-from mergepoint.engine.generation import run_generation
+from mergepoint.engine.run_tree import run_generation
 from mergepoint.engine.runner import ChatRunner
 from mergepoint.models.call import ModelCallRun
 from mergepoint.streams.recipe import Stage

@@ -23,14 +23,14 @@ from mergepoint.core.errors import CallTimeout
 from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.compiler import Form
 from mergepoint.engine.context import RunContext
-from mergepoint.engine.generation import TRANSCRIPT, arun_generation, run_generation
 from mergepoint.engine.interpreter import ainterpret
+from mergepoint.engine.run_tree import TRANSCRIPT, arun_generation, run_generation
 from mergepoint.engine.runner import ChatRunner
 from mergepoint.journal.file_journal import JOURNAL, read_journal
 from mergepoint.journal.transcript import read_transcript
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.testing.server import ModelServer, ServerReply
-from mergepoint.testing.simulation import FakeClock
+from mergepoint.testing.simulated_time import FakeClock
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block
 from mergepoint.tree.policy import Policy, Retry

@@ -16,7 +16,7 @@ from mergepoint.core.errors import StepError, TreeError
 from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.compiler import compile_graph
 from mergepoint.engine.context import RunContext
-from mergepoint.engine.generation import TRANSCRIPT, arun_generation, run_generation
+from mergepoint.engine.run_tree import TRANSCRIPT, arun_generation, run_generation
 from mergepoint.engine.runner import ChatRunner
 from mergepoint.journal.transcript import read_transcript
 from mergepoint.testing.scripted_model import ScriptedModel

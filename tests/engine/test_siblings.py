@@ -13,13 +13,13 @@ from langchain_core.outputs import ChatResult
 from tests.engine.engines import Echo, Engine, texts
 
 from mergepoint.engine.callbacks import Recorder
-from mergepoint.testing.answer_table import ProviderFailure
 from mergepoint.testing.scripted_model import (
     Answer,
     ScriptedModel,
     assert_isolated,
     assert_not_in_context,
 )
+from mergepoint.testing.tree_functions import ProviderFailure
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block
 from mergepoint.tree.prompts import Template

@@ -34,7 +34,7 @@ from mergepoint import (
     run_generation,
 )
 from mergepoint.engine.compiler import Form
-from mergepoint.engine.generation import TRANSCRIPT
+from mergepoint.engine.run_tree import TRANSCRIPT
 from mergepoint.models.pricing import Prices
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
 from mergepoint.tree.policy import Policy, Retry

@@ -34,7 +34,7 @@ from mergepoint import (
     Step,
 )
 from mergepoint.models.identity import identity
-from mergepoint.testing.simulation import FakeClock
+from mergepoint.testing.simulated_time import FakeClock
 
 CHILDREN = 32
 SEEDS = 50

@@ -18,7 +18,7 @@ from mergepoint.core.errors import AnswerError, BudgetExceeded, StepError, TreeE
 from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.compiler import compile_graph
 from mergepoint.engine.context import RunContext
-from mergepoint.engine.generation import run_generation
+from mergepoint.engine.run_tree import run_generation
 from mergepoint.engine.runner import ChatRunner
 from mergepoint.journal.file_journal import FileStore
 from mergepoint.journal.journal_check import check_journal

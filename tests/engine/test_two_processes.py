@@ -13,7 +13,7 @@ from langchain_core.runnables import RunnableConfig
 
 from mergepoint import Block, RunContext, Step, compile_graph, read_transcript, run_generation
 from mergepoint.engine.compiler import Form
-from mergepoint.engine.generation import TRANSCRIPT
+from mergepoint.engine.run_tree import TRANSCRIPT
 from mergepoint.journal.checked_lines import JournalError
 from mergepoint.journal.file_journal import FileStore
 from mergepoint.testing.scripted_model import ScriptedModel

@@ -17,8 +17,8 @@ from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.compiler import compile_graph
 from mergepoint.engine.interpreter import ainterpret, interpret
 from mergepoint.journal.call_records import CallRecord
-from mergepoint.testing.answer_table import AnswerDetails, Line, TableModel, answer_details, line
 from mergepoint.testing.random_trees import Case
+from mergepoint.testing.tree_functions import AnswerDetails, Line, TableModel, answer_details, line
 
 RUN = "r1"
 SEED = 7

@@ -17,16 +17,15 @@ from mergepoint.core.errors import GateOpen
 from mergepoint.core.merge import State
 from mergepoint.engine.compiler import Form, compile_graph
 from mergepoint.engine.context import RunContext
-from mergepoint.engine.generation import TRANSCRIPT, arun_generation, run_generation
+from mergepoint.engine.run_tree import TRANSCRIPT, arun_generation, run_generation
 from mergepoint.journal.call_records import CallRecord, is_tool
 from mergepoint.journal.file_journal import JOURNAL, FileStore
 from mergepoint.journal.journal_check import check_run
 from mergepoint.journal.replay import replay
 from mergepoint.journal.transcript import read_transcript, transcript_of
-from mergepoint.testing.answer_table import AnswerTable, Line, TableModel
 from mergepoint.testing.fakes import Killed, KillingStore, When
 from mergepoint.testing.random_trees import Case
-from mergepoint.testing.tree_functions import DecisionFunction
+from mergepoint.testing.tree_functions import AnswerTable, DecisionFunction, Line, TableModel
 from mergepoint.tree.leaves import Call, Step
 from mergepoint.tree.nodes import Block, Gate, Loop, Node, Order, root_path, walk
 

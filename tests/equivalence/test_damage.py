@@ -23,14 +23,16 @@ from tests.equivalence.lives import WAYS, Left, NoAnswers, gone_on, left_alone
 from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.checked_lines import JournalError
 from mergepoint.journal.file_journal import JOURNAL, read_journal
-from mergepoint.testing.answer_table import AnswerTable, ReplySchema, TableModel
 from mergepoint.testing.random_trees import Case
 from mergepoint.testing.tree_functions import (
+    AnswerTable,
     DataFunction,
     DecisionFunction,
     EchoRunnable,
     PartsPrompt,
+    ReplySchema,
     StopRule,
+    TableModel,
 )
 from mergepoint.tree.leaves import Call, Step
 from mergepoint.tree.nodes import Block, Gate, Loop, Node

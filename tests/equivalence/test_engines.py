@@ -13,8 +13,8 @@ from langchain_core.runnables import RunnableConfig
 from tests.equivalence.engines import Observed, observe, observe_one_by_one, reference_of, referred
 
 from mergepoint.engine.compiler import compile_graph
-from mergepoint.testing.answer_table import AnswerTable, TableModel
 from mergepoint.testing.random_trees import WITH_TOOLS, Case, cases, seeded_case
+from mergepoint.testing.tree_functions import AnswerTable, TableModel
 from mergepoint.tree.leaves import Call, Step
 from mergepoint.tree.nodes import Block, Gate, Loop, Node, walk
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
-from mergepoint.testing.answer_table import FAILURES, AnswerTable
 from mergepoint.testing.random_trees import (
     Case,
     answers,
@@ -19,7 +18,7 @@ from mergepoint.testing.random_trees import (
     seeded_case,
     trees,
 )
-from mergepoint.testing.tree_functions import PartsPrompt
+from mergepoint.testing.tree_functions import FAILURES, AnswerTable, PartsPrompt
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block, Node, Order, root_path, walk
 from mergepoint.tree.prompts import Template

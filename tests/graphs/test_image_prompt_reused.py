@@ -19,8 +19,7 @@ from tests.graphs.golden import case_of, offline_answer, tree_of
 
 from mergepoint.core.merge import State
 from mergepoint.engine.compiler import Form
-from mergepoint.engine.generation import run_generation
-from mergepoint.engine.result import Result
+from mergepoint.engine.run_tree import Result, run_generation
 from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.replay import replay
 from mergepoint.testing.scripted_model import ScriptedModel

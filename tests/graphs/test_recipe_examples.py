@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from tests.graphs.golden import GRAPHS, OPENING, around_drawing, case_of, write_case
 
-from mergepoint.engine.result import Result
+from mergepoint.engine.run_tree import Result
 from mergepoint.journal.file_journal import FileStore
-from mergepoint.streams.describe import to_mermaid
 from mergepoint.streams.recipe import Recipe
+from mergepoint.streams.recipe_drawing import to_mermaid
 from mergepoint.streams.recipe_runs import run_recipe
 from mergepoint.streams.recipe_yaml import Library, load_recipe
 from mergepoint.streams.resolved_recipe import plan

@@ -13,9 +13,8 @@ from langchain_core.messages import AIMessage
 
 from mergepoint import Block, Step
 from mergepoint.journal.call_records import CallKey, CallRecord
-from mergepoint.journal.checked_lines import JournalError
+from mergepoint.journal.checked_lines import JournalError, is_locked
 from mergepoint.journal.file_journal import FileJournal
-from mergepoint.journal.file_locks import is_locked
 from mergepoint.journal.journal_check import check_journal, open_repair
 from mergepoint.journal.line_logs import Tail
 from mergepoint.journal.stores import RunHeader
@@ -139,7 +138,7 @@ def test_a_journal_can_be_opened_while_others_ask_whether_it_is_held(
     """The short lock of one who only looks does not turn a writer away."""
     looking = journal.open("rb")
     fcntl.flock(looking, fcntl.LOCK_SH)
-    monkeypatch.setattr("mergepoint.journal.file_locks.time.sleep", lambda _: looking.close())
+    monkeypatch.setattr("mergepoint.journal.checked_lines.time.sleep", lambda _: looking.close())
     FileJournal.open(journal).close()
 
 

@@ -21,9 +21,9 @@ from mergepoint.journal.transcript import (
     read_transcript,
     transcript_of,
 )
-from mergepoint.testing.answer_table import TableModel
 from mergepoint.testing.random_trees import Case, cases
 from mergepoint.testing.scripted_model import ScriptedModel
+from mergepoint.testing.tree_functions import TableModel
 from mergepoint.tree.nodes import Node
 
 AT_THE_END = {"text", "outputs"}  # a failed run's are empty, though its journal may be complete

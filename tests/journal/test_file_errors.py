@@ -11,9 +11,14 @@ from pathlib import Path
 import pytest
 
 from mergepoint.core.errors import MergepointError
-from mergepoint.journal.checked_lines import JournalError, encode, read_lines, write_lines
+from mergepoint.journal.checked_lines import (
+    JournalError,
+    encode,
+    file_lock,
+    read_lines,
+    write_lines,
+)
 from mergepoint.journal.file_journal import FileJournal
-from mergepoint.journal.file_locks import file_lock
 from mergepoint.journal.journal_check import check_journal, open_repair
 from mergepoint.journal.line_logs import Tail
 

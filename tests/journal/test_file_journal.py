@@ -21,9 +21,14 @@ from mergepoint.core.errors import MergepointError
 from mergepoint.engine.context import RunContext
 from mergepoint.engine.runner import ChatRunner
 from mergepoint.journal.call_records import CallKey, CallRecord, record_to_plain
-from mergepoint.journal.checked_lines import JournalError, encode, read_lines
+from mergepoint.journal.checked_lines import (
+    JournalError,
+    encode,
+    lock_file,
+    open_lockable,
+    read_lines,
+)
 from mergepoint.journal.file_journal import FileJournal, has_begun, read_journal
-from mergepoint.journal.file_locks import lock_file, open_lockable
 from mergepoint.journal.stores import FORMAT, Journal, RunHeader
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.tree.leaves import Step

@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from mergepoint.journal.checked_lines import JournalError, write_whole
-from mergepoint.journal.file_locks import (
+from mergepoint.journal.checked_lines import (
+    JournalError,
     file_lock,
     is_locked,
     lock_file,
     open_lockable,
     open_locked,
     remove_locked,
+    write_whole,
 )
 
 
@@ -44,7 +45,7 @@ def test_who_has_patience_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         if len(waits) == 100:
             remove_locked(file, tmp_path / "x.lock")
 
-    monkeypatch.setattr("mergepoint.journal.file_locks.time.sleep", wait)
+    monkeypatch.setattr("mergepoint.journal.checked_lines.time.sleep", wait)
     with pytest.raises(JournalError, match="is being written by"):
         open_locked(tmp_path / "x.lock")
     assert sum(waits) < 0.01

@@ -15,11 +15,10 @@ from mergepoint.engine.compiler import Form, compile_graph
 from mergepoint.engine.interpreter import interpret
 from mergepoint.journal.call_records import CallKey, CallRecord
 from mergepoint.journal.replay import replay
-from mergepoint.journal.transcript import Transcript
-from mergepoint.journal.usage import count_words
-from mergepoint.testing.answer_table import TableModel, line
+from mergepoint.journal.transcript import Transcript, count_words
 from mergepoint.testing.random_trees import Case, cases
 from mergepoint.testing.scripted_model import ScriptedModel
+from mergepoint.testing.tree_functions import TableModel, line
 from mergepoint.tree.evaluate import Messages
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block, Loop

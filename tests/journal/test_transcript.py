@@ -22,15 +22,16 @@ from mergepoint.journal.checked_lines import JournalError
 from mergepoint.journal.transcript import (
     FORMAT,
     NOTICE,
+    ContextSaving,
     Transcript,
+    count_words,
     read_transcript,
     write_transcript,
 )
-from mergepoint.journal.usage import ContextSaving, count_words
 from mergepoint.patterns import enclave
-from mergepoint.testing.answer_table import TableModel
 from mergepoint.testing.random_trees import Case, cases
 from mergepoint.testing.scripted_model import ScriptedModel
+from mergepoint.testing.tree_functions import TableModel
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block
 

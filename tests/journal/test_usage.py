@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage
 from mergepoint import CallRecord, Usage
 from mergepoint.core.paths import ancestors
 from mergepoint.journal.call_records import CallKey
-from mergepoint.journal.usage import usage_by_path, usage_of
+from mergepoint.journal.transcript import usage_by_path, usage_of
 
 
 def record(path: str, given: int = 2, made: int = 3, **fields: Any) -> CallRecord:

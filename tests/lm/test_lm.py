@@ -27,7 +27,7 @@ from mergepoint import (
     TruncatedAnswer,
     compile_graph,
 )
-from mergepoint.engine.generation import arun_generation, run_generation
+from mergepoint.engine.run_tree import arun_generation, run_generation
 from mergepoint.journal.file_journal import FileStore
 from mergepoint.streams.recipe_runs import arun_recipe, run_recipe
 from tests.lm.llama import CONTEXT, MODEL, Llama, Proxy, llama

@@ -42,7 +42,7 @@ from mergepoint.models.retry import (
     wait_before_next,
 )
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
-from mergepoint.testing.simulation import FakeClock
+from mergepoint.testing.simulated_time import FakeClock
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.policy import Policy, Retry
 

@@ -10,7 +10,7 @@ from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.interpreter import interpret
 from mergepoint.models.cancellation import STOP_SIGNAL, stop_signal
 from mergepoint.testing.scripted_model import ScriptedModel
-from mergepoint.testing.simulation import FakeClock
+from mergepoint.testing.simulated_time import FakeClock
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block
 from mergepoint.tree.policy import Policy

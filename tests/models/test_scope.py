@@ -27,7 +27,7 @@ from mergepoint.models.identity import declared
 from mergepoint.models.instrument import SCOPED, instrument, instrument_in_scope
 from mergepoint.models.scope import SCOPE, Samples, Scope, ScopedModelCall
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
-from mergepoint.testing.simulation import FakeClock
+from mergepoint.testing.simulated_time import FakeClock
 from mergepoint.tree.policy import Budget, Policy, Retry
 
 

@@ -7,14 +7,15 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, HumanMessage
 
-from mergepoint.testing.answer_table import AnswerTable, ReplySchema
 from mergepoint.testing.random_trees import Case
 from mergepoint.testing.tree_functions import (
     TOOLS,
+    AnswerTable,
     DataFunction,
     DecisionFunction,
     EchoRunnable,
     PartsPrompt,
+    ReplySchema,
     StopRule,
 )
 from mergepoint.tree.leaves import Call, Step

@@ -32,7 +32,7 @@ INTERPRET = "mergepoint.engine.interpreter"
 CHANNELS = "mergepoint.engine.channels"
 EXITS = "mergepoint.engine.graph_nodes"
 DECISION = "mergepoint.tree.decision"
-TOOLS = "mergepoint.engine.tools"
+TOOLS = "mergepoint.engine.leaf_calls"
 
 MUTANTS = (
     Seen(

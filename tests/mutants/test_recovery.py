@@ -20,7 +20,7 @@ from tests.models.test_attempts import Refusal, invoked
 from tests.mutants.mutate import BROKEN, Mutant, apply
 
 from mergepoint.testing.random_trees import seeded_case
-from mergepoint.testing.simulation import FakeClock
+from mergepoint.testing.simulated_time import FakeClock
 
 MOST_SEEDS = 60
 
@@ -30,7 +30,7 @@ BEFORE = "mergepoint.models.budget_account"
 LEDGER = "mergepoint.models.budget"
 DECIDING = "mergepoint.engine.gates"
 FUNCTION = "mergepoint.engine.function_call"
-JOURNALED = "mergepoint.engine.journaling"
+JOURNALED = "mergepoint.engine.run_start"
 FILE = "mergepoint.journal.file_journal"
 PLAIN = "mergepoint.journal.call_records"
 REPLAY = "mergepoint.journal.replay"

@@ -9,8 +9,15 @@ from langchain_core.messages import HumanMessage
 
 from mergepoint.agent.skills import EXAMPLES, SkillLibrary
 from mergepoint.agent.tree import Plan
-from mergepoint.offline.agent_answers import CHAT, CODE, FAILED, FROM_OUTPUT, NOT_APPROVED, PLAN
-from mergepoint.offline.model import OfflineModel
+from mergepoint.offline.model import (
+    CHAT,
+    CODE,
+    FAILED,
+    FROM_OUTPUT,
+    NOT_APPROVED,
+    PLAN,
+    OfflineModel,
+)
 
 SKILLS = "\n".join(
     f"- {skill.name}: {skill.description} {' '.join(skill.when.split())}"

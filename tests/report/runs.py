@@ -17,7 +17,7 @@ from pydantic import PrivateAttr
 from mergepoint.core.errors import GateOpen
 from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.context import RunContext
-from mergepoint.engine.generation import run_generation
+from mergepoint.engine.run_tree import run_generation
 from mergepoint.journal.transcript import Transcript
 from mergepoint.models.identity import View
 from mergepoint.tree.decision import Answerer

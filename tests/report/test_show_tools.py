@@ -11,7 +11,7 @@ import pytest
 from mergepoint.core.errors import AnswerError
 from mergepoint.engine.compiler import compile_graph
 from mergepoint.engine.context import RunContext
-from mergepoint.engine.generation import run_generation
+from mergepoint.engine.run_tree import run_generation
 from mergepoint.journal.transcript import Transcript, read_transcript
 from mergepoint.report.call_text import call_view, to_json, to_text
 from mergepoint.report.views import ToolCallView, ToolRound

@@ -13,8 +13,8 @@ from mergepoint.engine.interpreter import interpret
 from mergepoint.journal.transcript import Transcript
 from mergepoint.report.transcript_index import TranscriptIndex
 from mergepoint.report.views import End
-from mergepoint.testing.answer_table import TableModel
 from mergepoint.testing.random_trees import Case, seeded_case
+from mergepoint.testing.tree_functions import TableModel
 from mergepoint.tree.nodes import root_path
 from mergepoint.tree.policy import Budget
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from tests.journal.places import Place, place_of
 
-from mergepoint.session.file_sessions import sessions_at
-from mergepoint.session.session_store import Sessions
+from mergepoint.session.session_store import Sessions, sessions_at
 
 
 @pytest.fixture(params=["files", "sqlite", "postgresql"])

@@ -9,8 +9,7 @@ import pytest
 
 from mergepoint import SessionError
 from mergepoint.journal.checked_lines import encode
-from mergepoint.session.file_sessions import FileSessions
-from mergepoint.session.session_store import Sessions
+from mergepoint.session.session_store import FileSessions, Sessions
 
 
 def test_rows_come_back_in_their_order(sessions: Sessions) -> None:

@@ -15,12 +15,10 @@ import yaml
 
 from mergepoint import SessionError, SessionMemory
 from mergepoint.core import strict_yaml
-from mergepoint.journal.checked_lines import decode, encode
-from mergepoint.journal.file_locks import lock_file
+from mergepoint.journal.checked_lines import decode, encode, lock_file
 from mergepoint.session.entries import FORMAT
-from mergepoint.session.file_sessions import FileSessions
 from mergepoint.session.session_memory import RECENT
-from mergepoint.session.session_repair import check_session, repair_session
+from mergepoint.session.session_store import FileSessions, check_session, repair_session
 
 
 def filled(memory: SessionMemory) -> SessionMemory:

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from mergepoint import SessionError
-from mergepoint.session.file_sessions import FileSessions
 from mergepoint.session.session_memory import RECENT
-from mergepoint.session.session_store import Sessions
+from mergepoint.session.session_store import FileSessions, Sessions
 from mergepoint.session.yaml_import import import_session
 
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from mergepoint import SessionMemory
 from mergepoint.core.merge import MergeMode, State, merge
 from mergepoint.session.entries import Role, entry_from_plain, entry_to_plain
-from mergepoint.session.file_sessions import FileSessions
 from mergepoint.session.history import SessionState, view_of
 from mergepoint.session.session_memory import Snapshot
+from mergepoint.session.session_store import FileSessions
 from mergepoint.session.yaml_import import import_session
 
 Act = Callable[[SessionMemory], object]

@@ -23,9 +23,8 @@ from mergepoint import (
     open_session,
 )
 from mergepoint.session.entries import execution_content
-from mergepoint.session.file_sessions import FileSessions, sessions_at
 from mergepoint.session.history import SessionState
-from mergepoint.session.session_store import SessionBrief, Sessions
+from mergepoint.session.session_store import FileSessions, SessionBrief, Sessions, sessions_at
 
 
 def held(memory: SessionMemory) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mergepoint import SessionError
 from mergepoint.session.entries import checked_session_id, new_session_id
-from mergepoint.session.file_sessions import FileSessions
+from mergepoint.session.session_store import FileSessions
 
 BAD: list[Any] = [
     "",

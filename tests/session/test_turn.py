@@ -35,8 +35,7 @@ from mergepoint import (
     open_session,
     run_turn,
 )
-from mergepoint.session.file_sessions import sessions_at
-from mergepoint.session.session_repair import check_session
+from mergepoint.session.session_store import check_session, sessions_at
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
 
 CHAT = Step("Answer.", name="answer")

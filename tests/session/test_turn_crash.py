@@ -14,7 +14,7 @@ import pytest
 from tests.session.turns import SESSION, STEPS, take
 
 from mergepoint import open_session
-from mergepoint.session.session_repair import check_session
+from mergepoint.session.session_store import check_session
 from mergepoint.testing.server import ModelServer
 
 CONTEXT = multiprocessing.get_context("forkserver")

@@ -14,8 +14,7 @@ from tests.journal.places import place_of
 from tests.session.writers import SESSION, write
 
 from mergepoint.journal.checked_lines import read_lines
-from mergepoint.session.file_sessions import sessions_at
-from mergepoint.session.session_repair import check_session
+from mergepoint.session.session_store import check_session, sessions_at
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.session.writers"])

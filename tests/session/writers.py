@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from multiprocessing.connection import Connection
 
-from mergepoint.session.file_sessions import open_session
+from mergepoint.session.session_store import open_session
 
 SESSION = "shared"
 

@@ -18,7 +18,7 @@ from mergepoint.streams.params import Params
 from mergepoint.streams.registry import Registry, block
 from mergepoint.streams.stage_run import entered, run_stage
 from mergepoint.streams.thing import Thing
-from mergepoint.testing.simulation import SimulatedLoop
+from mergepoint.testing.simulated_time import SimulatedLoop
 
 # How long an example takes says nothing about the law that it is an example of.
 UNHURRIED = settings(

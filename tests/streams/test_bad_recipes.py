@@ -23,7 +23,7 @@ from mergepoint.streams.recipe_yaml import Library, recipe_from_yaml
 from mergepoint.streams.registry import PACKAGE, Registry, block
 from mergepoint.streams.resolved_recipe import plan
 from mergepoint.streams.thing import Thing
-from mergepoint.testing.simulation import SimulatedLoop
+from mergepoint.testing.simulated_time import SimulatedLoop
 
 REGISTRY = Registry(package=PACKAGE)
 

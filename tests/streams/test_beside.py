@@ -12,18 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mergepoint.core.errors import BlockError, RecipeError
-from mergepoint.streams.describe import stage_lines
 from mergepoint.streams.executor import RecipeExecutor
 from mergepoint.streams.langgraph import compile_recipe
-from mergepoint.streams.protocols import ModelAnswer, ModelRequest
+from mergepoint.streams.model_calls import ModelAnswer, ModelRequest
 from mergepoint.streams.recipe import Recipe, Stage
+from mergepoint.streams.recipe_drawing import stage_lines
 from mergepoint.streams.recipe_runs import run_recipe
 from mergepoint.streams.recipe_yaml import recipe_from_yaml, recipe_to_yaml
 from mergepoint.streams.resolved_recipe import plan
 from mergepoint.streams.thing import Thing
 from mergepoint.testing.fakes import Source
 from mergepoint.testing.scripted_model import ScriptedModel
-from mergepoint.testing.simulation import simulate
+from mergepoint.testing.simulated_time import simulate
 
 TOLD = Stage("apply", params={"prompt": "Say {{ content }}"}, where={"x": 1})
 VOTED = Stage("vote", params={"per": "all"}, where={"x": 1})

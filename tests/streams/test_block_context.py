@@ -14,17 +14,17 @@ from tests.streams.blocks import each, mapping, typed
 from mergepoint.aio.stream import from_iterable as each_of
 from mergepoint.core.errors import RecipeError
 from mergepoint.streams.block_context import BlockContext, NotesInMemory
-from mergepoint.streams.params import Params
-from mergepoint.streams.protocols import (
+from mergepoint.streams.model_calls import (
     ModelAnswer,
     ModelRequest,
     TreeRequest,
     TreeResult,
 )
+from mergepoint.streams.params import Params
 from mergepoint.streams.stage_run import entered, run_stage
 from mergepoint.streams.thing import Thing
 from mergepoint.testing.fakes import Replies, Source, run_block
-from mergepoint.testing.simulation import SimulatedLoop
+from mergepoint.testing.simulated_time import SimulatedLoop
 from mergepoint.tree.leaves import Step
 
 

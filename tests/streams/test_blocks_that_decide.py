@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.streams.laws import UNHURRIED
 
 from mergepoint.core.errors import BlockError
+from mergepoint.streams.blocks.vote import beta_above_half
 from mergepoint.streams.stage_run import entered
 from mergepoint.streams.thing import Thing, fold
-from mergepoint.streams.vote_counting import beta_above_half
 from mergepoint.testing.fakes import Source, run_block
 
 

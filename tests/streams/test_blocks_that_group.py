@@ -53,7 +53,7 @@ EMPTY: list[tuple[str, Any]] = [
     ("synthesize", {"strategy": "combine"}),
     ("synthesize", {"strategy": "choose"}),
     ("tee", {"branches": ["a"]}),
-    ("tool", {"tool": "mergepoint.streams.retrieval:checked_sums"}),
+    ("tool", {"tool": "mergepoint.streams.blocks.retrieve:checked_sums"}),
     ("verify", {}),
     ("vote", {}),
     ("vote", {"stop": {"lead": 1}}),

@@ -9,10 +9,10 @@ from langchain_core.tools import tool as langchain_tool
 
 from mergepoint.core.errors import BlockError, RecipeError
 from mergepoint.streams.block_context import NotesInMemory
+from mergepoint.streams.blocks.retrieve import checked_sums
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_runs import run_recipe
 from mergepoint.streams.recipe_yaml import recipe_to_yaml
-from mergepoint.streams.retrieval import checked_sums
 from mergepoint.streams.thing import Thing
 from mergepoint.testing.fakes import Replies, run_block
 
@@ -98,7 +98,7 @@ def test_a_tool_that_is_none_is_told() -> None:
     with pytest.raises(BlockError, match="can't be loaded: ModuleNotFoundError"):
         run_block("tool", ["a"], {"tool": "no_such_module_here:x"})
     with pytest.raises(BlockError, match="which isn't callable"):
-        run_block("tool", ["a"], {"tool": "mergepoint.streams.retrieval:MOST"})
+        run_block("tool", ["a"], {"tool": "mergepoint.streams.blocks.retrieve:MOST"})
 
 
 def shout(text: str) -> str:

@@ -29,7 +29,7 @@ from mergepoint.streams.recipe_runs import run_recipe
 from mergepoint.streams.recipe_yaml import LIBRARY
 from mergepoint.streams.thing import Thing
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
-from mergepoint.testing.simulation import simulate
+from mergepoint.testing.simulated_time import simulate
 
 QUESTIONS = [
     Thing("Is rain wet?", {"question": "Is rain wet?"}),

@@ -18,7 +18,7 @@ from mergepoint.streams.grouping import Enough, Gather, gathered, groups
 from mergepoint.streams.stage_run import entered
 from mergepoint.streams.thing import Thing
 from mergepoint.testing.fakes import Source
-from mergepoint.testing.simulation import SimulatedLoop
+from mergepoint.testing.simulated_time import SimulatedLoop
 
 
 def batches(items: Any, **rules: Any) -> list[list[Any]]:

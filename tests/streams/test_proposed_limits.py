@@ -18,8 +18,7 @@ from mergepoint.journal.file_journal import FileStore
 from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.langgraph import compile_recipe
 from mergepoint.streams.params import Params
-from mergepoint.streams.plan_budget import budgets_of
-from mergepoint.streams.plan_proposals import Planner, ProposedCalls
+from mergepoint.streams.plan_proposals import Planner, ProposedCalls, budgets_of
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_runs import RecipeOptions, RecipeRun, run_recipe
 from mergepoint.streams.recipe_yaml import Library
@@ -27,7 +26,7 @@ from mergepoint.streams.registry import PACKAGE, Registry, block
 from mergepoint.streams.resolved_recipe import PlannedRecipe, plan
 from mergepoint.streams.thing import Thing, stamp
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
-from mergepoint.testing.simulation import SimulatedLoop
+from mergepoint.testing.simulated_time import SimulatedLoop
 
 REGISTRY = Registry(package=PACKAGE)
 ASKS = "stages:\n  - {type: generate, params: {n: 5, prompt: 'Say {{ content }}'}}\n"

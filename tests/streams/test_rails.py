@@ -14,14 +14,13 @@ from mergepoint import Step
 from mergepoint.aio.stream import from_iterable
 from mergepoint.models.pricing import Price
 from mergepoint.streams.block_context import BlockContext
-from mergepoint.streams.params import Params
-from mergepoint.streams.rails import TimeLimitStop
+from mergepoint.streams.params import Params, TimeLimitStop
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_runs import RecipeOptions, RecipeRun
 from mergepoint.streams.registry import PACKAGE, Registry, block
 from mergepoint.streams.thing import Thing
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
-from mergepoint.testing.simulation import SimulatedLoop
+from mergepoint.testing.simulated_time import SimulatedLoop
 
 REGISTRY = Registry(package=PACKAGE)
 SEEDS = range(4)

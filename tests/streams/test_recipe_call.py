@@ -24,13 +24,13 @@ from mergepoint import (
 )
 from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.context import RunContext
-from mergepoint.engine.generation import run_generation
+from mergepoint.engine.run_tree import run_generation
 from mergepoint.engine.runner import ChatRunner
 from mergepoint.models.pricing import Prices
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_yaml import LIBRARY
 from mergepoint.testing.scripted_model import ScriptedModel
-from mergepoint.testing.simulation import FakeClock
+from mergepoint.testing.simulated_time import FakeClock
 
 POLL = Recipe(
     "poll",

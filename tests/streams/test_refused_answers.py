@@ -14,14 +14,14 @@ from pydantic import BaseModel
 from tests.provider import client
 from tests.streams.blocks import each, mapping
 
-from mergepoint.engine.result import Result
+from mergepoint.engine.run_tree import Result
 from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.file_journal import FileStore
 from mergepoint.journal.recipe_records import failed_calls
 from mergepoint.journal.recorded_answers import IN_FLIGHT
 from mergepoint.journal.transcript import read_transcript
 from mergepoint.streams.block_context import BlockContext
-from mergepoint.streams.protocols import InvalidAnswer
+from mergepoint.streams.model_calls import InvalidAnswer
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_runs import arun_recipe, run_recipe
 from mergepoint.streams.registry import REGISTRY, BlockType, Registry
@@ -29,7 +29,7 @@ from mergepoint.streams.thing import Thing
 from mergepoint.testing.fakes import Killed, KillingStore, When
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
 from mergepoint.testing.server import ModelServer, ServerReply
-from mergepoint.testing.simulation import FakeClock
+from mergepoint.testing.simulated_time import FakeClock
 from mergepoint.tree.leaves import Method
 from mergepoint.tree.policy import Policy
 

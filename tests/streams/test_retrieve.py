@@ -19,9 +19,9 @@ from tests.streams.laws import UNHURRIED
 
 from mergepoint.core.errors import BlockError
 from mergepoint.streams.block_context import NotesInMemory
+from mergepoint.streams.blocks.retrieve import BM25, documents_in, words
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_runs import run_recipe
-from mergepoint.streams.retrieval import BM25, documents_in, words
 from mergepoint.streams.thing import Thing
 from mergepoint.testing.fakes import run_block
 

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mergepoint.core.errors import RecipeError
-from mergepoint.streams.describe import stage_lines, to_mermaid
 from mergepoint.streams.params import params_of
 from mergepoint.streams.recipe import Recipe, Stage
+from mergepoint.streams.recipe_drawing import stage_lines, to_mermaid
 from mergepoint.streams.recipe_runs import run_recipe
 from mergepoint.streams.recipe_yaml import recipe_from_yaml, recipe_schema
 from mergepoint.streams.resolved_recipe import plan

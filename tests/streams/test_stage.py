@@ -23,7 +23,7 @@ from mergepoint.streams.registry import REGISTRY, BlockType
 from mergepoint.streams.stage_run import MOST, RecentIds, entered, run_stage
 from mergepoint.streams.thing import Entry, Thing
 from mergepoint.testing.fakes import Replies, Source, run_block
-from mergepoint.testing.simulation import Deadlock, SimulatedLoop
+from mergepoint.testing.simulated_time import Deadlock, SimulatedLoop
 
 
 def test_the_exit_stamps_what_a_block_made() -> None:

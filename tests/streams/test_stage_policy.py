@@ -14,7 +14,7 @@ from mergepoint.streams.recipe_runs import arun_recipe, run_recipe
 from mergepoint.streams.recipe_yaml import recipe_from_yaml, recipe_to_yaml
 from mergepoint.streams.resolved_recipe import plan
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
-from mergepoint.testing.simulation import FakeClock
+from mergepoint.testing.simulated_time import FakeClock
 
 SAY = {"prompt": "Say {{ content }}"}
 

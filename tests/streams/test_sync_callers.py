@@ -12,7 +12,7 @@ from langchain_openai import ChatOpenAI
 
 from mergepoint.engine.compiler import compile_graph
 from mergepoint.engine.context import RunContext
-from mergepoint.engine.generation import run_generation
+from mergepoint.engine.run_tree import run_generation
 from mergepoint.engine.runner import ChatRunner
 from mergepoint.streams.langgraph import compile_recipe
 from mergepoint.streams.recipe import Recipe, Stage

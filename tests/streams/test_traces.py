@@ -15,7 +15,7 @@ from langchain_core.runnables import RunnableConfig
 
 from mergepoint.engine.compiler import Form
 from mergepoint.engine.context import RunContext
-from mergepoint.engine.generation import arun_generation, run_generation
+from mergepoint.engine.run_tree import arun_generation, run_generation
 from mergepoint.engine.runner import ChatRunner
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_runs import arun_recipe, run_recipe

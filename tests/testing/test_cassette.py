@@ -15,8 +15,8 @@ from pydantic import BaseModel
 from mergepoint.core.errors import ReplayMiss, StepError
 from mergepoint.engine.compiler import Form, compile_graph
 from mergepoint.engine.context import RunContext
-from mergepoint.engine.generation import arun_generation, run_generation
 from mergepoint.engine.interpreter import interpret
+from mergepoint.engine.run_tree import arun_generation, run_generation
 from mergepoint.engine.runner import ChatRunner
 from mergepoint.journal.call_records import CallKey, CallRecord
 from mergepoint.journal.checked_lines import JournalError

@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 
 from mergepoint import Block, Step, compile_graph
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
-from mergepoint.testing.simulation import Deadlock, SimulatedLoop, TooManySteps, simulate
+from mergepoint.testing.simulated_time import Deadlock, SimulatedLoop, TooManySteps, simulate
 
 VALUE: ContextVar[str] = ContextVar("value", default="none")
 

@@ -20,7 +20,7 @@ import httpx
 from tests.ui.conftest import ROOT, free_port
 from tests.ui.tab import Tab
 
-from mergepoint.session.file_sessions import sessions_at
+from mergepoint.session.session_store import sessions_at
 
 pytestmark = pytest.mark.chainlit
 

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("chainlit")
 
-from mergepoint.apps.chainlit.markdown import (
+from mergepoint.apps.chainlit.shown_step import (
     code_change,
     escape_directives,
     partial_text,

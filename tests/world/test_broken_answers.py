@@ -14,7 +14,7 @@ from mergepoint.engine.callbacks import Event
 from mergepoint.engine.context import RunContext
 from mergepoint.engine.runner import ChatRunner
 from mergepoint.testing.server import ModelServer, ServerReply
-from mergepoint.testing.simulation import FakeClock
+from mergepoint.testing.simulated_time import FakeClock
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.policy import Policy
 

@@ -17,7 +17,7 @@ from tests.apps.command import ESSAY, command
 
 from mergepoint.engine.compiler import compile_graph
 from mergepoint.engine.context import RunContext
-from mergepoint.engine.generation import arun_generation, run_generation
+from mergepoint.engine.run_tree import arun_generation, run_generation
 from mergepoint.engine.runner import ChatRunner
 from mergepoint.streams.langgraph import compile_recipe
 from mergepoint.streams.recipe import Recipe, Stage

@@ -16,8 +16,8 @@ from langgraph.graph.state import CompiledStateGraph
 from pydantic import ConfigDict, Field, TypeAdapter
 from typing_extensions import TypedDict
 
-from mergepoint.core.display import Displayed
 from mergepoint.core.errors import StepError, TreeError
+from mergepoint.core.lazy import Displayed
 from mergepoint.core.merge import last_response
 from mergepoint.core.paths import SEPARATOR
 from mergepoint.tree.prompts import as_text

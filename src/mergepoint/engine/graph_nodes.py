@@ -19,7 +19,6 @@ from mergepoint.core.merge import State, merge
 from mergepoint.core.paths import Place
 from mergepoint.engine.budgets import Spending
 from mergepoint.engine.callbacks import recorders_of, running
-from mergepoint.engine.calls import Leaf, TreeCalls
 from mergepoint.engine.channels import (
     DECIDE,
     EXIT,
@@ -36,7 +35,7 @@ from mergepoint.engine.channels import (
 )
 from mergepoint.engine.gates import adecide, decide
 from mergepoint.engine.interpreter import SIBLINGS, Live, Siblings, first_failure
-from mergepoint.engine.journaling import OpenedRun, RunStarter
+from mergepoint.engine.leaf_calls import Leaf, TreeCalls
 from mergepoint.engine.run_constants import (
     Facts,
     context_of,
@@ -45,6 +44,7 @@ from mergepoint.engine.run_constants import (
     node_names,
     sendable_messages,
 )
+from mergepoint.engine.run_start import OpenedRun, RunStarter
 from mergepoint.engine.step_call import reusing_copies
 from mergepoint.journal.writer import run_off_loop
 from mergepoint.models.identity import ChatModel

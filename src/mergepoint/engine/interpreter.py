@@ -15,8 +15,8 @@ from mergepoint.core.errors import GateOpen
 from mergepoint.core.merge import State
 from mergepoint.engine.budgets import Spending
 from mergepoint.engine.callbacks import Recorder, recorders_of
-from mergepoint.engine.calls import TreeCalls
 from mergepoint.engine.gates import adecide, decide
+from mergepoint.engine.leaf_calls import TreeCalls
 from mergepoint.engine.run_constants import (
     Facts,
     context_of,

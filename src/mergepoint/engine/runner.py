@@ -15,18 +15,18 @@ from langchain_core.runnables.config import merge_configs
 
 from mergepoint.engine.budgets import Spending, budgets_of
 from mergepoint.engine.callbacks import Event, LoopEvents, PulledEvents, with_recorder
-from mergepoint.engine.calls import TreeCalls
 from mergepoint.engine.compiler import Form, Graph, compile_graph
 from mergepoint.engine.context import RunContext, Turn
 from mergepoint.engine.gates import GATES
-from mergepoint.engine.journaling import (
+from mergepoint.engine.leaf_calls import TreeCalls
+from mergepoint.engine.run_constants import RUN_ID, SEED
+from mergepoint.engine.run_start import (
     Journaling,
     Origin,
     RunInputs,
     attach_journal,
     detach_journal,
 )
-from mergepoint.engine.run_constants import RUN_ID, SEED
 from mergepoint.journal.file_journal import store_at
 from mergepoint.journal.stores import RunJournal, Store
 from mergepoint.journal.writer import run_off_loop

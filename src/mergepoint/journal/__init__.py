@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from mergepoint.journal.sql_journal import SqlStore as SqlStore
     from mergepoint.journal.stores import RunHeader as RunHeader
     from mergepoint.journal.transcript import Transcript as Transcript
+    from mergepoint.journal.transcript import Usage as Usage
     from mergepoint.journal.transcript import read_transcript as read_transcript
     from mergepoint.journal.transcript import transcript_of as transcript_of
     from mergepoint.journal.transcript import write_transcript as write_transcript
-    from mergepoint.journal.usage import Usage as Usage
 
 __all__ = [
     "CallKey",
@@ -42,13 +42,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "mergepoint.journal.file_journal": "FileJournal FileStore read_journal store_at",
-    "mergepoint.journal.stores": "RunHeader",
-    "mergepoint.journal.replay": "answer_questions open_questions",
     "mergepoint.journal.call_records": "CallKey CallRecord",
+    "mergepoint.journal.file_journal": "FileJournal FileStore read_journal store_at",
+    "mergepoint.journal.replay": "answer_questions open_questions",
     "mergepoint.journal.sql_journal": "SqlStore",
-    "mergepoint.journal.transcript": ("Transcript read_transcript transcript_of write_transcript"),
-    "mergepoint.journal.usage": "Usage",
+    "mergepoint.journal.stores": "RunHeader",
+    "mergepoint.journal.transcript": (
+        "Transcript Usage read_transcript transcript_of write_transcript"
+    ),
 }
 if not TYPE_CHECKING:  # to a type checker a module with `__getattr__` has any name
     __getattr__, __dir__ = lazy_names(__name__, _HOMES)

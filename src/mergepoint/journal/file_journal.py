@@ -14,21 +14,19 @@ from mergepoint.journal.checked_lines import (
     FileLines,
     JournalError,
     JournalFileError,
+    LockableFile,
     append_lines,
     check_format,
     file_errors,
     first_line,
     flush_folder,
+    is_locked,
+    lock_file,
+    open_lockable,
     open_regular,
     parse_line,
     read_lines,
     starts_line,
-)
-from mergepoint.journal.file_locks import (
-    LockableFile,
-    is_locked,
-    lock_file,
-    open_lockable,
     unlock_file,
 )
 from mergepoint.journal.recorded_answers import outcomes

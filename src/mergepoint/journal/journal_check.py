@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mergepoint.core.errors import MergepointError
-from mergepoint.journal.file_locks import is_locked, lock_file, open_lockable, unlock_file
+from mergepoint.journal.checked_lines import is_locked, lock_file, open_lockable, unlock_file
 
 if TYPE_CHECKING:
     from mergepoint.journal.sql_database import TableLog

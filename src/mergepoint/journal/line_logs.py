@@ -14,24 +14,22 @@ from typing import IO, Any, Protocol
 from mergepoint.journal.checked_lines import (
     REPAIR_JOURNAL,
     JournalError,
+    LockableFile,
+    Replaced,
     append_lines,
     decode,
     file_errors,
+    file_lock,
     flush_folder,
+    is_locked,
     line_fault,
+    lock_file,
+    open_lockable,
     open_regular,
     save_damaged_copy,
     split_lines,
-    write_whole,
-)
-from mergepoint.journal.file_locks import (
-    LockableFile,
-    Replaced,
-    file_lock,
-    is_locked,
-    lock_file,
-    open_lockable,
     unlock_file,
+    write_whole,
 )
 
 PATIENCE = 30.0

@@ -30,8 +30,15 @@ except ImportError as error:
         f"stores in a database need SQLAlchemy, which is not installed: {install_command('sql')}"
     ) from error
 
-from mergepoint.journal.checked_lines import JournalError, JournalFileError, decode, line_fault
-from mergepoint.journal.file_locks import is_locked, open_locked, remove_locked
+from mergepoint.journal.checked_lines import (
+    JournalError,
+    JournalFileError,
+    decode,
+    is_locked,
+    line_fault,
+    open_locked,
+    remove_locked,
+)
 from mergepoint.journal.line_logs import PATIENCE, START, LogLine, Mark
 from mergepoint.journal.redact import MASK, mask
 

@@ -22,8 +22,7 @@ from mergepoint.journal.recipe_records import (
     is_recipe,
     recipe_end,
 )
-from mergepoint.journal.transcript import Transcript
-from mergepoint.journal.usage import usage_of
+from mergepoint.journal.transcript import Transcript, usage_of
 from mergepoint.report.views import (
     AnswerOutcomes,
     CallView,

@@ -21,9 +21,16 @@ from typing import Any
 from mergepoint.core.errors import SandboxMissing, install_command
 from mergepoint.journal.writer import in_threads
 from mergepoint.sandbox.bootstrap import WORK, error
-from mergepoint.sandbox.job import CodeJob, CodeRun, Stop, ToolCall
+from mergepoint.sandbox.job import (
+    MAX_CALLS,
+    CodeJob,
+    CodeRun,
+    Stop,
+    ToolCall,
+    ToolRequest,
+    call_tool,
+)
 from mergepoint.sandbox.process import OnOutput, Output, Printed
-from mergepoint.sandbox.tool_channel import MAX_CALLS, ToolRequest, call_tool
 from mergepoint.sandbox.workdir import collect_outputs, work_folder
 
 _FILE_NAME_OF_MONTY = "<python-input-0>"

@@ -28,9 +28,16 @@ from typing import IO, Any, Literal
 from mergepoint.core.errors import SandboxMissing
 from mergepoint.core.text import shown
 from mergepoint.sandbox import bootstrap
-from mergepoint.sandbox.job import CodeJob, CodeRun, Stop, ToolCall
+from mergepoint.sandbox.job import (
+    CodeJob,
+    CodeRun,
+    Stop,
+    ToolCall,
+    ToolChannel,
+    ToolRequest,
+    call_tool,
+)
 from mergepoint.sandbox.resource_usage import Cgroup, CpuMeter, CpuTime, usage
-from mergepoint.sandbox.tool_channel import ToolChannel, ToolRequest, call_tool
 from mergepoint.sandbox.workdir import CollectedFiles
 
 Printed = Literal["stdout", "stderr"]

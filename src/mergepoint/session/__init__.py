@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from mergepoint.session.entries import execution_content as execution_content
     from mergepoint.session.fact_extraction import ModelFacts as ModelFacts
     from mergepoint.session.fact_extraction import learn_facts as learn_facts
-    from mergepoint.session.file_sessions import open_session as open_session
-    from mergepoint.session.file_sessions import sessions_at as sessions_at
     from mergepoint.session.session_memory import SessionMemory as SessionMemory
-    from mergepoint.session.session_repair import check_session as check_session
-    from mergepoint.session.session_repair import repair_session as repair_session
+    from mergepoint.session.session_store import check_session as check_session
+    from mergepoint.session.session_store import open_session as open_session
+    from mergepoint.session.session_store import repair_session as repair_session
+    from mergepoint.session.session_store import sessions_at as sessions_at
     from mergepoint.session.turn_runner import Reply as Reply
     from mergepoint.session.turn_runner import TurnRunner as TurnRunner
     from mergepoint.session.turn_runner import arun_turn as arun_turn
@@ -54,9 +54,8 @@ _HOMES = {
         "Fact SessionMessage StepCategory StepType WorkingStep execution_content"
     ),
     "mergepoint.session.fact_extraction": "ModelFacts learn_facts",
-    "mergepoint.session.file_sessions": "open_session sessions_at",
-    "mergepoint.session.session_repair": "check_session repair_session",
     "mergepoint.session.session_memory": "SessionMemory",
+    "mergepoint.session.session_store": "check_session open_session repair_session sessions_at",
     "mergepoint.session.turn_runner": "Reply TurnRunner arun_turn cancel_turn run_turn",
     "mergepoint.session.yaml_import": "import_session",
 }

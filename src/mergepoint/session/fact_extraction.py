@@ -10,8 +10,7 @@ from pydantic import BaseModel, Field
 
 from mergepoint.core.errors import SessionError
 from mergepoint.engine.context import RunContext
-from mergepoint.engine.generation import arun_generation, run_generation
-from mergepoint.engine.result import Result
+from mergepoint.engine.run_tree import Result, arun_generation, run_generation
 from mergepoint.models.identity import ChatModel
 from mergepoint.session.entries import Fact, SessionMessage
 from mergepoint.session.history import stem_of

@@ -28,8 +28,7 @@ from mergepoint.core.paths import ITERATION, SEPARATOR, nearest
 from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.compiler import Form
 from mergepoint.engine.context import RunContext
-from mergepoint.engine.generation import arun_generation, run_generation
-from mergepoint.engine.result import Result
+from mergepoint.engine.run_tree import Result, arun_generation, run_generation
 from mergepoint.engine.runner import ChatRunner
 from mergepoint.journal.call_records import CallRecord, call_messages
 from mergepoint.journal.replay import open_questions

@@ -31,10 +31,9 @@ from mergepoint.session.entries import (
     new_session_id,
     normalize_text,
 )
-from mergepoint.session.file_sessions import sessions_at
 from mergepoint.session.history import metadata_of
 from mergepoint.session.session_memory import SessionMemory
-from mergepoint.session.session_store import Sessions
+from mergepoint.session.session_store import Sessions, sessions_at
 
 _LIMITS = DocumentLimits(bytes=1 << 28, nodes=1 << 24)
 

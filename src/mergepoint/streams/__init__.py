@@ -10,17 +10,17 @@ from mergepoint.streams.recipe import RecipeRunner, register_recipe_runner
 if TYPE_CHECKING:
     from mergepoint.streams.block_context import BlockContext as BlockContext
     from mergepoint.streams.conditions import failed as failed
-    from mergepoint.streams.describe import to_mermaid as to_mermaid
+    from mergepoint.streams.model_calls import ModelAnswer as ModelAnswer
     from mergepoint.streams.params import Params as Params
     from mergepoint.streams.prompting import PromptParams as PromptParams
     from mergepoint.streams.prompting import asked as asked
     from mergepoint.streams.prompting import failing as failing
     from mergepoint.streams.prompting import places as places
-    from mergepoint.streams.protocols import ModelAnswer as ModelAnswer
     from mergepoint.streams.provenance import add_words as add_words
     from mergepoint.streams.provenance import lineage as lineage
     from mergepoint.streams.recipe import Recipe as Recipe
     from mergepoint.streams.recipe import Stage as Stage
+    from mergepoint.streams.recipe_drawing import to_mermaid as to_mermaid
     from mergepoint.streams.recipe_runs import run_recipe as run_recipe
     from mergepoint.streams.recipe_yaml import load_recipe as load_recipe
     from mergepoint.streams.registry import block as block
@@ -51,11 +51,11 @@ __all__ = [
 _HOMES = {
     "mergepoint.streams.conditions": "failed",
     "mergepoint.streams.block_context": "BlockContext",
-    "mergepoint.streams.describe": "to_mermaid",
+    "mergepoint.streams.recipe_drawing": "to_mermaid",
     "mergepoint.streams.params": "Params",
     "mergepoint.streams.resolved_recipe": "plan",
     "mergepoint.streams.prompting": "PromptParams asked failing places",
-    "mergepoint.streams.protocols": "ModelAnswer",
+    "mergepoint.streams.model_calls": "ModelAnswer",
     "mergepoint.streams.provenance": "add_words lineage",
     "mergepoint.streams.recipe": "Recipe Stage",
     "mergepoint.streams.recipe_yaml": "load_recipe",
@@ -68,9 +68,11 @@ if not TYPE_CHECKING:  # to a type checker a module with `__getattr__` has any n
 
 
 def _runner() -> RecipeRunner:
-    from mergepoint.streams import as_node  # it imports the engine, which most recipes do without
+    from mergepoint.streams import (
+        recipe_runs,  # it imports the engine, which most recipes do without
+    )
 
-    return as_node
+    return recipe_runs
 
 
 register_recipe_runner(_runner)

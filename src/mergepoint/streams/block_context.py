@@ -35,7 +35,7 @@ from mergepoint.journal.call_records import now
 from mergepoint.journal.recipe_records import Lineage, StageCount
 from mergepoint.journal.writer import call_and_flush
 from mergepoint.streams.conditions import failed
-from mergepoint.streams.protocols import (
+from mergepoint.streams.model_calls import (
     Check,
     InvalidAnswer,
     ModelAnswer,

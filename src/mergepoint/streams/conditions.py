@@ -36,12 +36,12 @@ from mergepoint.core.paths import nearest
 from mergepoint.streams.params import (
     ParamFault,
     Params,
+    Rails,
     check_params,
     places_in,
     read_knobs,
     turned,
 )
-from mergepoint.streams.rails import Rails
 from mergepoint.streams.thing import Thing, dropped_by, shown
 
 CONTENT: Final = "content"

@@ -23,11 +23,11 @@ from mergepoint.streams.block_context import (
     close,
 )
 from mergepoint.streams.conditions import Where, canonical, holds
+from mergepoint.streams.model_calls import ModelClient, TreeRunner
+from mergepoint.streams.params import DEADLOCK, StopReason, Stops
 from mergepoint.streams.plan_proposals import Planner
 from mergepoint.streams.prompting import ORIGIN
-from mergepoint.streams.protocols import ModelClient, TreeRunner
 from mergepoint.streams.provenance import vocabulary
-from mergepoint.streams.rails import DEADLOCK, StopReason, Stops
 from mergepoint.streams.resolved_recipe import ROUND, PlannedRecipe, PlannedStage
 from mergepoint.streams.stage_run import INPUT, run_stage
 from mergepoint.streams.thing import Thing, stamp

@@ -33,8 +33,8 @@ from mergepoint.engine.callbacks import (
 from mergepoint.engine.compiled_graph import DrawnGraph, tool_of
 from mergepoint.engine.compiler import Graph
 from mergepoint.engine.graph_nodes import Showing
-from mergepoint.engine.journaling import OpenedRun, OtherInputsError
 from mergepoint.engine.run_constants import RUN_ID, SEED, THREAD, Facts, facts_from
+from mergepoint.engine.run_start import OpenedRun, OtherInputsError
 from mergepoint.journal.file_journal import store_at
 from mergepoint.journal.stores import RunJournal, Store
 from mergepoint.journal.writer import run_off_loop
@@ -43,7 +43,7 @@ from mergepoint.models.identity import ChatModel
 from mergepoint.models.pricing import Price
 from mergepoint.models.providers import ModelSettings
 from mergepoint.streams.model_calls import path_of
-from mergepoint.streams.rails import StopReason
+from mergepoint.streams.params import StopReason
 from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.recipe_setup import RecipeSetup, RunServices, recording
 from mergepoint.streams.recipe_yaml import LIBRARY, Library

@@ -12,8 +12,8 @@ from pydantic import BaseModel, Field, RootModel, ValidationError
 from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.conditions import CONTENT, canonical, value
 from mergepoint.streams.grouping import Grouped
+from mergepoint.streams.model_calls import Check, InvalidAnswer, ModelAnswer
 from mergepoint.streams.params import Params
-from mergepoint.streams.protocols import Check, InvalidAnswer, ModelAnswer
 from mergepoint.streams.thing import Thing
 
 _PLACE: Final = re.compile(r"\{\{\s*([^\s{}]+)\s*\}\}")

@@ -16,17 +16,16 @@ from typing import Any, Final, Protocol
 
 from langchain_core.runnables import Runnable
 
-from mergepoint.core.display import Displayed
 from mergepoint.core.errors import RecipeError, TreeError
 from mergepoint.core.frozen_json import NOTHING, FrozenDict, FrozenList, freeze
+from mergepoint.core.lazy import Displayed
 from mergepoint.core.strict_yaml import YamlDocument
 from mergepoint.models.providers import ModelSettings
 from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.conditions import MayHold, OpenWhere, Where, is_open
 from mergepoint.streams.grouping import Gather
-from mergepoint.streams.params import Params, params_of
+from mergepoint.streams.params import OpenRails, Params, Rails, params_of
 from mergepoint.streams.provenance import Words, words_problems
-from mergepoint.streams.rails import OpenRails, Rails
 from mergepoint.streams.registry import BlockType
 from mergepoint.streams.thing import Thing
 from mergepoint.tree.leaves import Method
@@ -185,7 +184,7 @@ class Recipe(Displayed):
         return recipe_runner().fingerprint(self)
 
     def perform(self, asked: Any, context: Any, /) -> Awaitable[Any]:
-        """Run it as a Call of a tree; see `mergepoint.streams.as_node`."""
+        """Run it as a Call of a tree; see `mergepoint.streams.recipe_runs`."""
         return recipe_runner().perform(self, asked, context)
 
     def stage_id(self, number: int) -> str:
@@ -194,7 +193,7 @@ class Recipe(Displayed):
 
 
 class RecipeRunner(Protocol):
-    """Checks, fingerprints, and runs a recipe for a Call: `mergepoint.streams.as_node`."""
+    """Checks, fingerprints, and runs a recipe for a Call: `mergepoint.streams.recipe_runs`."""
 
     def argument_problems(self, recipe: Any, args: Mapping[str, Any] | None) -> list[str]:
         """Return the problems of a recipe and of the arguments of a Call of it."""

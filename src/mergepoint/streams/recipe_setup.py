@@ -18,13 +18,13 @@ from mergepoint.engine.callbacks import (
     recorders_of,
     with_recorder,
 )
-from mergepoint.engine.journaling import Origin, OtherInputsError
-from mergepoint.engine.result import DONE
+from mergepoint.engine.run_start import Origin, OtherInputsError
+from mergepoint.engine.run_tree import DONE
 from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.recipe_records import RecipeEnd
 from mergepoint.journal.recorded_answers import RecordedAnswers, answers_of
 from mergepoint.journal.stores import Journal, RunHeader, RunJournal, Store, with_hidden_digests
-from mergepoint.journal.usage import usage_of
+from mergepoint.journal.transcript import usage_of
 from mergepoint.models.budget import BudgetLedger, BudgetSource, NestedBudget
 from mergepoint.models.identity import ChatModel, configured, is_dynamic
 from mergepoint.models.pricing import Price, Prices
@@ -32,11 +32,21 @@ from mergepoint.models.providers import NO_SETTINGS, ModelSettings, resolve_mode
 from mergepoint.streams.block_context import Trace
 from mergepoint.streams.conditions import failed
 from mergepoint.streams.executor import RecipeExecutor, Watch
-from mergepoint.streams.model_calls import CallEnvironment, client_of, tree_runner_of
-from mergepoint.streams.plan_budget import ledger_of, models_of, unpriced_in
-from mergepoint.streams.plan_proposals import Planner, ProposedCalls
-from mergepoint.streams.protocols import ModelClient, TreeRunner
-from mergepoint.streams.rails import StopReason
+from mergepoint.streams.model_calls import (
+    CallEnvironment,
+    ModelClient,
+    TreeRunner,
+    client_of,
+    tree_runner_of,
+)
+from mergepoint.streams.params import StopReason
+from mergepoint.streams.plan_proposals import (
+    Planner,
+    ProposedCalls,
+    ledger_of,
+    models_of,
+    unpriced_in,
+)
 from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.recipe_yaml import LIBRARY, Library
 from mergepoint.streams.registry import REGISTRY, Registry

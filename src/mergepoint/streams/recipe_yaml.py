@@ -18,8 +18,7 @@ from mergepoint.core.paths import nearest
 from mergepoint.core.strict_yaml import YamlDocument, YamlError, dump, load, load_file, refusals
 from mergepoint.streams.conditions import OpenWhere, as_data
 from mergepoint.streams.grouping import Gather
-from mergepoint.streams.params import check_params, recorded
-from mergepoint.streams.rails import OpenRails, Rails
+from mergepoint.streams.params import OpenRails, Rails, check_params, recorded
 from mergepoint.streams.recipe import UNREAD, FormError, FormFault, Recipe, Stage, knob_problem
 from mergepoint.streams.registry import REGISTRY, Registry
 from mergepoint.tree.forms import BudgetForm, Form, Location, PolicyForm, limits_as_data

@@ -17,9 +17,8 @@ from mergepoint.models.identity import ChatModel
 from mergepoint.models.providers import NO_SETTINGS, ModelSettings
 from mergepoint.streams.conditions import Condition, RecipeLimits, Where, asked_for, filled, is_open
 from mergepoint.streams.grouping import Gather
-from mergepoint.streams.params import check_params, knob_faults, params_of, turned
+from mergepoint.streams.params import Rails, check_params, knob_faults, params_of, turned
 from mergepoint.streams.provenance import Words, vocabulary
-from mergepoint.streams.rails import Rails
 from mergepoint.streams.recipe import MAX_STAGES, FormError, Recipe, Stage, as_policy
 from mergepoint.streams.recipe_yaml import LIBRARY, Library
 from mergepoint.streams.registry import REGISTRY, BlockType, Registry

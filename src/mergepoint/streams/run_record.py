@@ -11,7 +11,7 @@ from typing import Any, Final
 from mergepoint.core.errors import Fault, RecipeError, ReplayMiss, StepError, TreeError
 from mergepoint.core.frozen_json import freeze, thaw
 from mergepoint.engine.callbacks import Recorder
-from mergepoint.engine.journaling import OtherInputsError
+from mergepoint.engine.run_start import OtherInputsError
 from mergepoint.journal.call_records import CallKey, CallRecord, now
 from mergepoint.journal.checked_lines import JournalError
 from mergepoint.journal.recipe_records import NOTE, RecipeEnd, StageCount, end_path
@@ -24,7 +24,7 @@ from mergepoint.streams.block_context import MISSING, Trace
 from mergepoint.streams.conditions import failed
 from mergepoint.streams.model_calls import CallEnvironment, path_of
 from mergepoint.streams.params import recorded
-from mergepoint.streams.plan_budget import outline_of, statics_of
+from mergepoint.streams.plan_proposals import outline_of, statics_of
 from mergepoint.streams.resolved_recipe import PlannedRecipe
 from mergepoint.streams.thing import Thing
 

@@ -9,9 +9,9 @@ from functools import reduce
 from itertools import takewhile
 from typing import Any, Final
 
-from mergepoint.core.display import Displayed
 from mergepoint.core.errors import MissingKey
 from mergepoint.core.frozen_json import NOTHING, FrozenDict, freeze, thaw
+from mergepoint.core.lazy import Displayed
 from mergepoint.core.paths import nearest
 from mergepoint.core.text import clip
 from mergepoint.core.text import shown as visible

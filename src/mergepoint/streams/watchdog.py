@@ -11,7 +11,7 @@ from typing import Any, Final, Self, TypeVar
 from mergepoint.core.errors import RailError
 from mergepoint.models.cancellation import GRACE
 from mergepoint.streams.block_context import close
-from mergepoint.streams.rails import DEADLOCK, Stops, TimeLimitStop
+from mergepoint.streams.params import DEADLOCK, Stops, TimeLimitStop
 from mergepoint.streams.resolved_recipe import PlannedRecipe
 from mergepoint.streams.thing import Thing
 

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from mergepoint.testing.scripted_model import ScriptedModel as ScriptedModel
     from mergepoint.testing.server import ModelServer as ModelServer
     from mergepoint.testing.server import ServerReply as ServerReply
-    from mergepoint.testing.simulation import Deadlock as Deadlock
-    from mergepoint.testing.simulation import FakeClock as FakeClock
-    from mergepoint.testing.simulation import simulate as simulate
+    from mergepoint.testing.simulated_time import Deadlock as Deadlock
+    from mergepoint.testing.simulated_time import FakeClock as FakeClock
+    from mergepoint.testing.simulated_time import simulate as simulate
 
 __all__ = [
     "Answer",
@@ -45,7 +45,7 @@ _HOMES = {
     "mergepoint.testing.random_trees": "trees",
     "mergepoint.testing.scripted_model": "Answer ScriptedModel",
     "mergepoint.testing.server": "ModelServer ServerReply",
-    "mergepoint.testing.simulation": "Deadlock FakeClock simulate",
+    "mergepoint.testing.simulated_time": "Deadlock FakeClock simulate",
 }
 if not TYPE_CHECKING:  # to a type checker a module with `__getattr__` has any name
     __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -31,8 +31,8 @@ from mergepoint.models.event_loop import run_sync
 from mergepoint.sandbox.job import CodeJob, CodeRun, ToolCall
 from mergepoint.streams.block_context import BlockContext, Notes
 from mergepoint.streams.grouping import Gather
+from mergepoint.streams.model_calls import InvalidAnswer, ModelAnswer, ModelClient, ModelRequest
 from mergepoint.streams.params import params_of
-from mergepoint.streams.protocols import InvalidAnswer, ModelAnswer, ModelClient, ModelRequest
 from mergepoint.streams.registry import REGISTRY, BlockType
 from mergepoint.streams.stage_run import entered, run_stage
 from mergepoint.streams.thing import Thing

@@ -13,22 +13,24 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from mergepoint.core.merge import MERGE_MODES, MergeMode
 from mergepoint.core.paths import effective_name, iteration_name
-from mergepoint.testing.answer_table import FAILURES, AnswerTable, ReplySchema
 from mergepoint.testing.tree_functions import (
     BROKEN_COUNTS,
     BROKEN_PARTS,
     BROKEN_RESULTS,
     BROKEN_WORDS,
+    FAILURES,
     FORMS,
     SAFE_PARTS,
     SAFE_RESULTS,
     SAFE_WORDS,
     TOOLS,
+    AnswerTable,
     DataFunction,
     DecisionFunction,
     EchoRunnable,
     Part,
     PartsPrompt,
+    ReplySchema,
     StopRule,
 )
 from mergepoint.tree.leaves import Call, Step

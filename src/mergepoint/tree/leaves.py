@@ -22,8 +22,8 @@ from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 from pydantic import BaseModel
 
-from mergepoint.core.display import Displayed
 from mergepoint.core.errors import Fault, PromptTypeError, TreeError
+from mergepoint.core.lazy import Displayed
 from mergepoint.core.merge import MergeMode, mode_problem
 from mergepoint.core.paths import SEPARATOR, effective_name, iteration_name, name_problem, nearest
 from mergepoint.tree.policy import Policy, policy_of

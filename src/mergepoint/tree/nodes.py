@@ -10,8 +10,8 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Literal, get_args
 
-from mergepoint.core.display import Displayed
 from mergepoint.core.errors import Fault, StepError, TreeError
+from mergepoint.core.lazy import Displayed
 from mergepoint.core.merge import MergeMode, mode_problem
 from mergepoint.core.paths import (
     ITERATION,

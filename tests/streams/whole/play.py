@@ -22,7 +22,7 @@ from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.recipe_runs import RecipeOptions, RecipeRun
 from mergepoint.streams.resolved_recipe import PlannedRecipe
 from mergepoint.streams.thing import Thing, fold
-from mergepoint.testing.simulation import Deadlock, SimulatedLoop, TooManySteps
+from mergepoint.testing.simulated_time import Deadlock, SimulatedLoop, TooManySteps
 
 STEPS = 60_000
 PATIENT = 10_000.0  # a call that hangs does so until the reader is cancelled

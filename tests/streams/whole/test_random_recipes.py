@@ -13,13 +13,13 @@ from tests.streams.whole.blocks import REGISTRY
 from tests.streams.whole.mixed import Judging, drawn
 from tests.streams.whole.model import Log, Manner
 
-from mergepoint.engine.result import Result
+from mergepoint.engine.run_tree import Result
 from mergepoint.journal.file_journal import JOURNAL, FileStore
 from mergepoint.journal.recorded_answers import IN_FLIGHT
 from mergepoint.streams.recipe_runs import arun_recipe, run_recipe
 from mergepoint.streams.thing import Thing
 from mergepoint.testing.fakes import Killed, KillingStore, When
-from mergepoint.testing.simulation import SimulatedLoop
+from mergepoint.testing.simulated_time import SimulatedLoop
 
 WAITS = (None, 0, 0.1, 1, 7)
 

@@ -1,13 +1,28 @@
-"""A message or step as the browser shows it, and its ids."""
+"""Messages and steps as the browser shows them: ids, Markdown, and buttons."""
 
 from __future__ import annotations
 
+import difflib
+import json
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+from langchain_core.utils.json import parse_partial_json
+
+from mergepoint.agent.turns import Pending
+from mergepoint.apps.cli.output import printable
+from mergepoint.core.errors import StepError
+from mergepoint.core.merge import last_response
+from mergepoint.core.strict_yaml import YamlError, dump, load
+from mergepoint.session.entries import StepType, WorkingStep
+
+if TYPE_CHECKING:
+    from mergepoint.tree.decision import Question
+
 
 # Derived steps have version-5 UUIDs and Chainlit's own have random version-4 UUIDs (RFC 9562), so
 # an id shows where a step comes from.
@@ -142,3 +157,294 @@ def without_paths(text: str) -> str:
     Clients see this form of an error; the server's log has the whole text.
     """
     return _PATH.sub(lambda found: re.split(r"[\\/]", found[0].rstrip("\\/"))[-1] or "/", text)
+
+
+APPROVE = "approve"
+EDIT = "edit"
+# Sent by the editor of the page's own script; Chainlit shows no button for it.
+SAVE = "save"
+REPLAN = "replan"
+CANCEL = "cancel"
+GO_ON = "go_on"
+NAMES = (APPROVE, EDIT, REPLAN, CANCEL, GO_ON)
+
+
+def gate_buttons(question: Question, turn: int) -> tuple[Button, ...]:
+    """Return the buttons of an open question, which are valid for this question only."""
+    # A click names its question: a page that isn't up to date must not decide a later one.
+    payload = {"turn": turn, "key": Pending(question, "other").key}
+    return (
+        Button(
+            name=APPROVE, label="Approve", payload=payload, icon="check", tooltip="Carry it out"
+        ),
+        Button(
+            name=EDIT, label="Edit", payload=payload, icon="pencil", tooltip="Change it yourself"
+        ),
+        Button(
+            name=REPLAN,
+            label="Ask for changes",
+            payload=payload,
+            icon="message-square",
+            tooltip="Describe the changes in a message",
+        ),
+        _cancel(payload),
+    )
+
+
+def interrupted_buttons(turn: int) -> tuple[Button, ...]:
+    """Return the buttons of a turn whose process was killed."""
+    payload = {"turn": turn}
+    return (
+        Button(name=GO_ON, label="Go on", payload=payload, icon="play", tooltip="Resume this turn"),
+        _cancel(payload),
+    )
+
+
+def retry_buttons(turn: int) -> tuple[Button, ...]:
+    """Return the buttons of a turn that failed."""
+    return (
+        Button(
+            name=GO_ON,
+            label="Try again",
+            payload={"turn": turn},
+            icon="rotate-cw",
+            tooltip="Recorded calls aren't repeated",
+        ),
+    )
+
+
+def _cancel(payload: dict[str, Any]) -> Button:
+    return Button(
+        name=CANCEL, label="Cancel", payload=payload, icon="x", tooltip="End without answer"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Editor:
+    """A text to edit; `save` is the label of the button that submits it as the decision."""
+
+    title: str
+    text: str
+    save: str
+    code: bool = False
+
+
+def editor_of(pending: Pending) -> Editor:
+    """Return the editor's text: a program as is, a plan as YAML, otherwise the answer.
+
+    Outputs of a node without an answer are shown as JSON.
+    """
+    if pending.asks == "code":
+        return Editor("Edit the program", pending.code, "Save and run", code=True)
+    if pending.plan is not None:
+        return Editor("Edit the plan", dump(pending.plan.model_dump()), "Save and carry out")
+    text = _pending_text(pending)
+    if text is not None:
+        return Editor("Edit the answer", text, "Save and continue")
+    outputs = json.dumps(dict(pending.question.kept.outputs), ensure_ascii=False, indent=2)
+    return Editor("Edit the outputs (JSON)", outputs, "Save and continue", code=True)
+
+
+def decision_for(pending: Pending, text: str) -> Any:
+    """Return the decision for an edited text: an approval if nothing changed.
+
+    Raise StepError if YAML or JSON is expected and the text is invalid.
+    """
+    if text.strip() == editor_of(pending).text.strip():
+        return "approve"
+    if pending.plan is not None and pending.asks == "plan":
+        return {"decision": "edit", "text": _yaml_to_json(text)}
+    if pending.asks == "code" or _pending_text(pending) is not None:
+        return {"decision": "edit", "text": text}
+    try:
+        return {"decision": "edit", "outputs": json.loads(text)}
+    except (ValueError, RecursionError) as error:
+        raise StepError(f"the text isn't valid JSON: {error}") from error
+
+
+def _pending_text(pending: Pending) -> str | None:
+    """Return the pending text, or None if only outputs are pending."""
+    question = pending.question
+    response = last_response(question.kept.messages)
+    if response is not None:
+        return str(response.text)
+    if question.capture_key is None or question.capture_key not in question.kept.outputs:
+        return None
+    value = question.kept.outputs[question.capture_key]
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
+
+
+def _yaml_to_json(text: str) -> str:
+    try:
+        return json.dumps(load(text, source="the plan").value, ensure_ascii=False)
+    except (YamlError, TypeError, ValueError) as error:
+        raise StepError(str(error)) from error
+
+
+_FENCE = re.compile(r"^\s*(`{3,}|~{3,})")
+_TICKS = re.compile(r"`+")
+_DIRECTIVE = re.compile(r"(?<!\\):+(?=[^\W\d_])")
+# Not closed, so that more output can be appended at the end.
+_OPEN_FENCE = "`" * 12
+_FIRST = ("intent", "action", "skill", "steps")
+LONGEST = 20_000
+"""Maximum number of characters of one text in the browser; the session has all of it."""
+
+
+def step_text(step: WorkingStep) -> str:
+    """Return a working step's text; for a decision, the edited text."""
+    kind = StepType(step.decides) if step.decides else step.type
+    return TEXTS[kind](step.content)
+
+
+def plan_text(content: str) -> str:
+    """Return a plan's fields, with its steps as a list; other texts are returned unchanged."""
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        return _plain_text(content)
+    if not isinstance(found, Mapping):
+        return _plain_text(content)
+    return truncated("\n".join(_fields(found)))
+
+
+def partial_text(kind: StepType, text: str) -> str:
+    """Return an unfinished artifact: for a plan, its fields so far instead of raw JSON."""
+    if kind is StepType.CODEGEN:
+        return code_text(text)
+    if kind is StepType.EXECUTE:
+        return f"{_OPEN_FENCE}text\n{truncated(printable(text))}"
+    if kind is not StepType.PLAN:
+        return _plain_text(text)
+    try:
+        found = parse_partial_json(text[text.index("{") :])
+    except (ValueError, RecursionError):
+        return ""
+    return truncated("\n".join(_fields(found))) if isinstance(found, Mapping) else ""
+
+
+def code_change(before: str, after: str) -> str:
+    """Return the difference between two programs, as a fenced diff without a header."""
+    lines = difflib.unified_diff(
+        printable(before).splitlines(), printable(after).splitlines(), lineterm="", n=2
+    )
+    return fenced(truncated("\n".join([*lines][2:])), "diff")
+
+
+def code_text(content: str) -> str:
+    """Return code in a fence, unless it has one already."""
+    shown = printable(content)
+    return truncated(shown) if _FENCE.match(shown) else fenced(truncated(shown), "python")
+
+
+def run_text(stdout: str, stderr: str = "", ending: str = "") -> str:
+    """Return a run's output, its errors separately, and how it ended."""
+    parts = [fenced(truncated(printable(stdout)), "text")] if stdout.strip() else []
+    if stderr.strip():
+        parts += ["**Errors**", fenced(truncated(printable(stderr)), "text")]
+    parts = parts or ["_No output._"]
+    return "\n\n".join([*parts, ending] if ending else parts)
+
+
+def last_line(stdout: str, stderr: str) -> str:
+    """Return the last line of a run's errors, or of its output, as code."""
+    last = ((stderr.strip() or stdout.strip()).splitlines() or ["it printed nothing"])[-1]
+    return f"`{printable(last)[:300].replace('`', chr(39))}`"
+
+
+def escape_directives(text: str) -> str:
+    """Return Markdown in which Chainlit finds no directives.
+
+    Chainlit's page treats `:name` as a directive and drops unknown ones: of `openai:gpt-5`, only
+    `openai` would be shown. Code isn't affected.
+    """
+    return "".join(
+        part if code else _DIRECTIVE.sub(lambda colons: r"\:" * len(colons[0]), part)
+        for code, part in _parts(printable(text))
+    )
+
+
+def _parts(text: str) -> Iterator[tuple[bool, str]]:
+    """Yield the parts of a Markdown text, and for each whether it is code."""
+    fence = ""
+    for line in text.splitlines(keepends=True):
+        found = _FENCE.match(line)
+        if fence or found:
+            yield True, line
+            if found and not fence:
+                fence = found[1]
+            elif found and found[1].startswith(fence):
+                fence = ""
+            continue
+        at = 0
+        for start, end in _spans(line):
+            yield False, line[at:start]
+            yield True, line[start:end]
+            at = end
+        yield False, line[at:]
+
+
+def _spans(line: str) -> Iterator[tuple[int, int]]:
+    """Yield the code spans of a line, between equal runs of backticks (CommonMark 6.1)."""
+    runs = [(found.start(), found.end()) for found in _TICKS.finditer(line)]
+    last = {end - start: number for number, (start, end) in enumerate(runs)}
+    number = 0
+    while number < len(runs):
+        start, end = runs[number]
+        number += 1
+        # No later run closes this one.
+        if last[end - start] < number:
+            continue
+        while runs[number][1] - runs[number][0] != end - start:
+            number += 1
+        yield start, runs[number][1]
+        number += 1
+
+
+def fenced(text: str, language: str) -> str:
+    """Return text in a fence that nothing in it closes."""
+    ticks = max([2, *(len(found) for found in _TICKS.findall(text))]) + 1
+    fence = "`" * ticks
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
+def truncated(text: str) -> str:
+    """Return a text up to the maximum length, with the number of omitted characters."""
+    if len(text) <= LONGEST:
+        return text
+    return f"{text[:LONGEST]}\n… {len(text) - LONGEST:,} characters more are in the session"
+
+
+def _fields(plan: Mapping[str, Any]) -> list[str]:
+    lines: list[str] = []
+    ordered = sorted(plan, key=lambda key: _FIRST.index(key) if key in _FIRST else len(_FIRST))
+    for key, value in ((key, plan[key]) for key in ordered):
+        name = key.replace("_", " ").capitalize()
+        if value in (None, "", [], {}):
+            continue
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            lines += ["", f"**{name}:**", ""]
+            lines += [f"{number}. {_value(item)}" for number, item in enumerate(value, 1)]
+        else:
+            shown = _value(value)
+            words = shown.replace("_", " ") if key == "action" else shown
+            lines += ["", f"**{name}:** {words}"]
+    return lines[1:]
+
+
+def _value(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return " ".join(escape_directives(text).split())
+
+
+def _plain_text(content: str) -> str:
+    return truncated(escape_directives(content))
+
+
+TEXTS: dict[StepType, Callable[[str], str]] = {
+    StepType.PLAN: plan_text,
+    StepType.CODEGEN: code_text,
+    StepType.EXECUTE: _plain_text,
+    StepType.DECISION: _plain_text,
+    StepType.RESPONSE: _plain_text,
+}

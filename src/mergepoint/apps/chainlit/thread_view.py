@@ -11,17 +11,22 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Literal
 
-from mergepoint.apps.chainlit.actions import gate_buttons, interrupted_buttons, retry_buttons
-from mergepoint.apps.chainlit.markdown import (
+from mergepoint.apps.chainlit.shown_step import (
+    ASSISTANT,
+    ShownStep,
     code_change,
     escape_directives,
+    gate_buttons,
+    interrupted_buttons,
     last_line,
     partial_text,
+    retry_buttons,
     run_text,
+    shown_id,
     step_text,
     truncated,
+    without_paths,
 )
-from mergepoint.apps.chainlit.shown_step import ASSISTANT, ShownStep, shown_id, without_paths
 from mergepoint.apps.chainlit.turn_data import (
     MOMENT,
     ArtifactPlaces,

@@ -15,7 +15,8 @@ from typing import Any
 from chainlit.session import WebsocketSession
 
 from mergepoint.agent.turns import Listeners, cancel, decide, go_on, pending, say
-from mergepoint.apps.chainlit.actions import (
+from mergepoint.apps.chainlit.browser_tab import TabView
+from mergepoint.apps.chainlit.shown_step import (
     APPROVE,
     CANCEL,
     EDIT,
@@ -25,7 +26,6 @@ from mergepoint.apps.chainlit.actions import (
     decision_for,
     editor_of,
 )
-from mergepoint.apps.chainlit.browser_tab import TabView
 from mergepoint.apps.chainlit.thread_view import BY_USER
 from mergepoint.apps.chainlit.threads import Threads, ids_of, reply_row
 from mergepoint.apps.chainlit.turn_data import ChainlitIds, Partial, ThreadStatus

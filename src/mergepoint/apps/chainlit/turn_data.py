@@ -9,12 +9,11 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from mergepoint.apps.chainlit.markdown import escape_directives, fenced, truncated
-from mergepoint.apps.chainlit.shown_step import shown_id
+from mergepoint.apps.chainlit.shown_step import escape_directives, fenced, shown_id, truncated
 from mergepoint.apps.cli.output import clock, count, money, printable
 from mergepoint.core.paths import SEPARATOR, join
 from mergepoint.journal.call_records import CallRecord
-from mergepoint.journal.usage import Usage, usage_of
+from mergepoint.journal.transcript import Usage, usage_of
 from mergepoint.session.entries import StepType, WorkingStep
 from mergepoint.session.session_memory import SessionMemory
 from mergepoint.session.turn_runner import STEP, Artifacts

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from mergepoint.apps.chainlit.security import ExternalLinkFilter, Logins, RequestGuard
 from mergepoint.core.errors import MergepointError, install_command
 from mergepoint.journal.checked_lines import write_whole
-from mergepoint.session.file_sessions import sessions_at
+from mergepoint.session.session_store import sessions_at
 from mergepoint.session.turn_runner import TurnRunner
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mergepoint.apps.cli import chat, run, runs, sessions, show, workflows
+from mergepoint.apps.cli import chat, inspect_commands, run, runs, sessions, show
 from mergepoint.apps.cli.framework import GuardedGroup, SectionedCommand, with_options
 from mergepoint.apps.cli.output import EXIT_CODES, REFUSED, put
 
@@ -23,19 +23,31 @@ COMMANDS: Sequence[Entry] = (
     ("resume", run.resume, "Resume an unfinished run.", run.RESUME_EXAMPLES, _RUNNING),
     (
         "list",
-        workflows.list_workflows,
-        "List the bundled workflows.",
-        workflows.LIST_EXAMPLES,
+        inspect_commands.list_workflows,
+        "List the bundled inspect_commands.",
+        inspect_commands.LIST_EXAMPLES,
         _SEEING,
     ),
     ("show", show.show, "Show a run, a call, or a workflow.", show.EXAMPLES, _SEEING),
-    ("graph", workflows.graph, "Draw a tree or a recipe.", workflows.GRAPH_EXAMPLES, _SEEING),
-    ("check", workflows.check, "Find problems in workflows.", workflows.CHECK_EXAMPLES, _SEEING),
+    (
+        "graph",
+        inspect_commands.graph,
+        "Draw a tree or a recipe.",
+        inspect_commands.GRAPH_EXAMPLES,
+        _SEEING,
+    ),
+    (
+        "check",
+        inspect_commands.check,
+        "Find problems in inspect_commands.",
+        inspect_commands.CHECK_EXAMPLES,
+        _SEEING,
+    ),
     (
         "schema",
-        workflows.schema,
+        inspect_commands.schema,
         "Print the schema of recipe files.",
-        workflows.SCHEMA_EXAMPLES,
+        inspect_commands.SCHEMA_EXAMPLES,
         _SEEING,
     ),
     ("chat", chat.chat, "Chat in the terminal.", chat.CHAT_EXAMPLES, _AGENT),

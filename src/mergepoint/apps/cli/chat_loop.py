@@ -38,9 +38,8 @@ from mergepoint.models.pricing import Price
 from mergepoint.models.providers import NO_SETTINGS, ModelSettings
 from mergepoint.sandbox.backends import CodeRunner, code_runner
 from mergepoint.session.fact_extraction import learn_facts
-from mergepoint.session.file_sessions import sessions_at
 from mergepoint.session.session_memory import SessionMemory
-from mergepoint.session.session_store import Sessions
+from mergepoint.session.session_store import Sessions, sessions_at
 from mergepoint.session.turn_runner import Reply, TurnRunner, failed_turn, run_of
 from mergepoint.tree.policy import Budget
 

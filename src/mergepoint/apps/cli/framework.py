@@ -37,8 +37,7 @@ from mergepoint.apps.cli.output import (
     silence,
     tell,
 )
-from mergepoint.core.errors import MergepointError
-from mergepoint.core.tracebacks import own_traceback
+from mergepoint.core.errors import MergepointError, own_traceback
 
 # The sections of a command's help, in this order. Those after COMMON are in --help-all only.
 COMMON = "Options"

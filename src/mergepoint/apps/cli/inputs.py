@@ -285,7 +285,7 @@ def check_resumed(run: StoredRun, inputs: Mapping[str, Any], messages: Sequence[
     """
     from langchain_core.messages import HumanMessage
 
-    from mergepoint.engine.generation import inputs_passed_again
+    from mergepoint.engine.run_tree import inputs_passed_again
 
     header = run.store.read(run.run_id)[0]
     try:

@@ -52,7 +52,7 @@ def complete_shown(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def complete_sessions(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return `last` and the ids of the sessions, most recent first."""
-    from mergepoint.session.file_sessions import sessions_at
+    from mergepoint.session.session_store import sessions_at
 
     try:
         found = sessions_at(str(ctx.params.get("sessions") or "sessions")).sessions()

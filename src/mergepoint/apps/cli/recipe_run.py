@@ -49,6 +49,7 @@ from mergepoint.engine.run_constants import new_run_id
 from mergepoint.journal.recipe_records import StageCount, failed_calls, failures_said
 from mergepoint.models.event_loop import run_sync
 from mergepoint.models.providers import ModelSettings
+from mergepoint.running import FoundTarget
 from mergepoint.streams.conditions import failed
 from mergepoint.streams.executor import Watch
 from mergepoint.streams.prompting import asks
@@ -56,7 +57,6 @@ from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.recipe_runs import RecipeOptions, RecipeRun
 from mergepoint.streams.recipe_yaml import Library
 from mergepoint.streams.thing import Thing
-from mergepoint.targets import FoundTarget
 
 ALL: Final = "*"
 LISTED: Final = 20

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mergepoint.apps.cli.invocation import Invocation
     from mergepoint.apps.cli.run_store import RunStore, StoredRun
     from mergepoint.apps.cli.tree_run import TreeJob
-    from mergepoint.targets import FoundTarget
+    from mergepoint.running import FoundTarget
     from mergepoint.tree.nodes import Node
 
 DEMO = "image_prompt"
@@ -77,7 +77,7 @@ def run(
     """
     from mergepoint.apps.cli.inputs import load_blocks, origin_of, read_inputs
     from mergepoint.apps.cli.invocation import Invocation, with_environment
-    from mergepoint.targets import find_target
+    from mergepoint.running import find_target
 
     # Blocks first: the recipe's file may name them.
     load_blocks(options.blocks)
@@ -153,7 +153,7 @@ def resume(
     from mergepoint.apps.cli.inputs import check_resumed, load_blocks, read_inputs
     from mergepoint.apps.cli.invocation import resumed
     from mergepoint.journal.recipe_records import is_recipe
-    from mergepoint.targets import find_target
+    from mergepoint.running import find_target
 
     runs = stored.open()
     found_run = runs.find_journal(run)
@@ -202,7 +202,7 @@ def demo(
     from mergepoint.apps.cli.inputs import read_inputs
     from mergepoint.apps.cli.invocation import Invocation, with_environment
     from mergepoint.apps.cli.output import tell_fact
-    from mergepoint.targets import find_target
+    from mergepoint.running import find_target
 
     found = find_target(DEMO)
     inputs = read_inputs([], [found.example] if found.example else [])

@@ -24,8 +24,7 @@ from mergepoint.apps.cli.run_store import LAST
 if TYPE_CHECKING:
     from mergepoint.session.entries import SessionMessage, WorkingStep
     from mergepoint.session.session_memory import SessionMemory
-    from mergepoint.session.session_repair import Flaw
-    from mergepoint.session.session_store import SessionBrief
+    from mergepoint.session.session_store import Flaw, SessionBrief
     from mergepoint.session.session_store import Sessions as SessionStore
 
 LIST_EXAMPLES = (
@@ -58,7 +57,7 @@ _TITLE = 60
 
 def open_sessions(sessions: str) -> SessionStore:
     """Return the sessions of a folder or database. Raises what `sessions_at` raises."""
-    from mergepoint.session.file_sessions import sessions_at
+    from mergepoint.session.session_store import sessions_at
 
     return sessions_at(sessions)
 
@@ -224,7 +223,7 @@ def check(
     The exit code is 3 if there is a problem.
     """
     from mergepoint.apps.cli.output import put, put_json, tell
-    from mergepoint.session.session_repair import check_session
+    from mergepoint.session.session_store import check_session
 
     place = open_sessions(sessions)
     if bool(session) == every:
@@ -264,7 +263,7 @@ def repair(
     """
     from mergepoint.apps.cli.gate_answers import can_ask
     from mergepoint.apps.cli.output import count, put, put_json, tell
-    from mergepoint.session.session_repair import check_session, repair_session
+    from mergepoint.session.session_store import check_session, repair_session
 
     place = open_sessions(sessions)
     name = _named(place, session)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mergepoint.apps.cli.run_store import RunState, RunStore
     from mergepoint.journal.call_records import CallRecord
     from mergepoint.journal.transcript import Transcript
-    from mergepoint.targets import FoundTarget
+    from mergepoint.running import FoundTarget
     from mergepoint.tree.nodes import Node
 
 EXAMPLES = (
@@ -130,7 +130,7 @@ def _show_workflow(
 
 
 def _workflow_or_refuse(target: str, runs: RunStore) -> FoundTarget:
-    from mergepoint.targets import find_target
+    from mergepoint.running import find_target
     from mergepoint.tree.load import TargetError
 
     try:
@@ -145,7 +145,7 @@ def _workflow_or_refuse(target: str, runs: RunStore) -> FoundTarget:
 
 
 def _tree_shown(target: str, found: FoundTarget) -> tuple[dict[str, Any], list[str]]:
-    from mergepoint.apps.cli.workflows import tree_facts
+    from mergepoint.apps.cli.inspect_commands import tree_facts
     from mergepoint.tree.load import about
     from mergepoint.tree.transform import outline
 
@@ -170,8 +170,8 @@ def _node_lines(tree: Node) -> Iterator[str]:
 
 def _recipe_shown(found: FoundTarget, knob: tuple[str, ...]) -> tuple[dict[str, Any], list[str]]:
     from mergepoint.apps.cli.inputs import read_knobs
-    from mergepoint.apps.cli.workflows import recipe_facts
-    from mergepoint.streams.describe import stage_lines
+    from mergepoint.apps.cli.inspect_commands import recipe_facts
+    from mergepoint.streams.recipe_drawing import stage_lines
     from mergepoint.streams.resolved_recipe import plan
 
     recipe, values = found.recipe, read_knobs(knob)

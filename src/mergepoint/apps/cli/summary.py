@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from mergepoint.apps.cli.invocation import Invocation
     from mergepoint.core.errors import BudgetExceeded
     from mergepoint.journal.call_records import CallRecord
-    from mergepoint.journal.transcript import Transcript
-    from mergepoint.journal.usage import Usage
+    from mergepoint.journal.transcript import Transcript, Usage
 
 _WHOLE_TREE = 12  # paths up to which the usage of a tree is shown whole
 _LEVELS = 2
@@ -59,7 +58,7 @@ class Spent:
 
 def spent_now(transcript: Transcript, run: StoredRun, before: int) -> Spent:
     """Return the calls that this process paid in a run that had `before` records."""
-    from mergepoint.journal.usage import usage_of
+    from mergepoint.journal.transcript import usage_of
 
     # The journal is append-only: what this process wrote comes after the `before` records.
     new = run.store.read(run.run_id)[1][before:]
@@ -70,7 +69,7 @@ def spent_now(transcript: Transcript, run: StoredRun, before: int) -> Spent:
 
 def spent_in(records: Sequence[CallRecord], before: int) -> Spent:
     """Return the calls that this process paid in a recipe's run that had `before` records."""
-    from mergepoint.journal.usage import usage_of
+    from mergepoint.journal.transcript import usage_of
 
     calls = [one for one in records[before:] if one.kind in ("step", "inner")]
     live = [one for one in calls if one.source == "live"]

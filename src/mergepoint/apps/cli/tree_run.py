@@ -288,7 +288,7 @@ def _draw(tree: Node, run: StoredRun) -> None:
 def _generated(job: TreeJob, context: RunContext, run: StoredRun) -> Transcript:
     from langchain_core.messages import HumanMessage
 
-    from mergepoint.engine.generation import run_generation
+    from mergepoint.engine.run_tree import run_generation
 
     settings = model_settings(job.invocation)
     named = {way: other.named for way, other in job.origin.items()}

@@ -10,10 +10,9 @@ from pydantic import AfterValidator, Field, PlainSerializer, WithJsonSchema, mod
 from mergepoint.core.paths import nearest
 from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.conditions import CONTENT, canonical, failed, value
-from mergepoint.streams.model_calls import captures, tree_of, tree_on_wire
+from mergepoint.streams.model_calls import InvalidAnswer, captures, tree_of, tree_on_wire
 from mergepoint.streams.params import Params
 from mergepoint.streams.prompting import failing
-from mergepoint.streams.protocols import InvalidAnswer
 from mergepoint.streams.registry import block
 from mergepoint.streams.thing import RESERVED, Thing
 from mergepoint.tree.nodes import REQUIRED

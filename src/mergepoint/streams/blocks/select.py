@@ -8,11 +8,11 @@ from contextlib import aclosing
 from pydantic import Field, model_validator
 
 from mergepoint.streams.block_context import BlockContext
+from mergepoint.streams.blocks.vote import Ranking, ranked, strength
 from mergepoint.streams.conditions import failed
 from mergepoint.streams.grouping import Grouped, groups
 from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing
-from mergepoint.streams.vote_counting import Ranking, ranked, strength
 
 
 class Select(Grouped, Ranking):

@@ -14,13 +14,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, RootModel
 
 from mergepoint.streams.block_context import BlockContext
+from mergepoint.streams.blocks.vote import ADDS, Ballot, Ranking, elected, ranked
 from mergepoint.streams.conditions import CONTENT, canonical
 from mergepoint.streams.grouping import Grouped, decided
 from mergepoint.streams.params import Params
 from mergepoint.streams.prompting import ORIGIN, Choose, Combine, choose, combine, places
 from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing
-from mergepoint.streams.vote_counting import ADDS, Ballot, Ranking, elected, ranked
 
 
 class Collecting(Params):

@@ -1,22 +1,22 @@
-"""Run a tree once: its context, its journal, its events, and its result."""
+"""Run a tree once: its options, its journal, its events, and its result."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Self
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Generic, Self
 
-from langchain_core.messages import BaseMessage
-from langchain_core.runnables import RunnableConfig
-from typing_extensions import Unpack
+from typing_extensions import TypedDict, TypeVar, Unpack
 
 from mergepoint.core.errors import MergepointError, StepError
+from mergepoint.core.lazy import Displayed
 from mergepoint.engine.callbacks import Event
 from mergepoint.engine.context import RunContext
 from mergepoint.engine.gates import by_path
-from mergepoint.engine.journaling import (
+from mergepoint.engine.run_constants import whole_messages
+from mergepoint.engine.run_start import (
     EXCLUSIVE,
     Origin,
     RunInputs,
@@ -24,19 +24,29 @@ from mergepoint.engine.journaling import (
     detach_journal,
     named_run,
 )
-from mergepoint.engine.result import Result, TreeOptions
-from mergepoint.engine.run_constants import whole_messages
 from mergepoint.engine.runner import ChatRunner
 from mergepoint.journal.file_journal import store_at
+from mergepoint.journal.recipe_records import NOTE, RecipeEnd
 from mergepoint.journal.replay import check_answers
-from mergepoint.journal.stores import RunHeader, RunJournal, Store
-from mergepoint.journal.transcript import write_transcript
-from mergepoint.journal.usage import usage_of
+from mergepoint.journal.transcript import Transcript, Usage, usage_of, write_transcript
 from mergepoint.journal.writer import run_off_loop
-from mergepoint.tree.decision import Answerer
 from mergepoint.tree.nodes import Node, root_path
 from mergepoint.tree.transform import check_stack
 from mergepoint.tree.validate import as_tree, declared_inputs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from langchain_core.messages import BaseMessage
+    from langchain_core.runnables import RunnableConfig
+
+    from mergepoint.engine.compiler import Form
+    from mergepoint.journal.call_records import CallRecord
+    from mergepoint.journal.stores import RunHeader, RunJournal, Store
+    from mergepoint.models.identity import ChatModel, View
+    from mergepoint.models.pricing import Price
+    from mergepoint.tree.decision import Answerer
+    from mergepoint.tree.policy import Budget
 
 TRANSCRIPT = "transcript.json"
 _OF_RUNNERS = (
@@ -344,3 +354,87 @@ def _check_answers(journal: RunJournal, answerer: Answerer | Mapping[str, Any] |
         except BaseException:
             journal.close()
             raise
+
+
+ItemT = TypeVar("ItemT", default=Any)
+DONE: Final = "done"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result(Displayed, Generic[ItemT]):
+    """The result of one run of a tree or a recipe.
+
+    Attributes:
+        text: The last response of a tree; of a recipe, the contents that did not fail, with an
+            empty line between them.
+        messages: The whole conversation at the end of a tree. Empty for a recipe.
+        outputs: The captures of a tree, by key. Of a recipe, the contents of the Things that did
+            not fail, by id.
+        things: The Things that a recipe returned. Empty for a tree.
+        failed: The failed ones among `things`. Their content is that of the input.
+        workflow: The run of a recipe as a Thing. None for a tree.
+        stopped: The reason why a recipe ended: "done", or the limit. "done" for a tree.
+        end: The end of a recipe run, with the counts of its stages. None for a tree.
+        run_id: The id of the run, which begins the ids of its messages.
+        path_of_run: The run's folder. None for a run in memory or in a database.
+        usage: Calls, tokens and cost in USD. Reused answers cost nothing.
+        load_transcript: Returns the transcript; call `transcript`, which does so once.
+    """
+
+    text: str
+    run_id: str
+    path_of_run: Path | None
+    usage: Usage
+    load_transcript: Callable[[], Transcript] = field(repr=False, compare=False)
+    messages: tuple[BaseMessage, ...] = ()
+    outputs: Mapping[str, Any] = field(default_factory=dict)
+    things: tuple[ItemT, ...] = ()
+    failed: tuple[ItemT, ...] = ()
+    workflow: ItemT | None = None
+    stopped: str = DONE
+    end: RecipeEnd | None = None
+
+    @cached_property
+    def transcript(self) -> Transcript:
+        """Return every record of the run, in the order of the tree or of the stages.
+
+        It is built at the first access, because most callers of a recipe do not need it.
+        """
+        return self.load_transcript()
+
+    @property
+    def steps(self) -> tuple[CallRecord, ...]:
+        """Return the answered calls, one at each path, in the order of the tree or the stages."""
+        return tuple(one for one in self.transcript.records if one.model != NOTE)
+
+
+class RunOptions(TypedDict, total=False):
+    """Options of every run. `mergepoint.run` describes them."""
+
+    model: str | ChatModel | None
+    temperature: float | None
+    max_tokens: int | None
+    timeout: float | None
+    base_url: str | Mapping[str, str] | None
+    seed: int
+    run_id: str | None
+    meta: Mapping[str, Any] | None
+    runs: Path | str | Store | None
+    resume: Path | str | None
+    reuse: Path | str | None
+    replay: Path | str | None
+    budget: Budget | Mapping[str, Any] | None
+    prices: Mapping[str, Price] | None
+    config: RunnableConfig | None
+
+
+class TreeOptions(RunOptions, total=False):
+    """Options of the run of a tree."""
+
+    inputs: Mapping[str, Any] | None
+    messages: Sequence[Any]
+    answerer: Answerer | Mapping[str, Any] | None
+    form: Form
+    view: View | None
+    ctx: RunContext | None
+    runner: ChatRunner | None

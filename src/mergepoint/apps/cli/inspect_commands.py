@@ -43,7 +43,7 @@ def list_workflows(*, json: Json = False, traceback: Traceback = False) -> None:
 
 def _trees() -> Iterator[tuple[dict[str, Any], list[str]]]:
     from mergepoint.core.errors import MergepointError
-    from mergepoint.targets import find_target
+    from mergepoint.running import find_target
     from mergepoint.tree.load import about, graph_file, graph_names
 
     for name in graph_names():
@@ -195,8 +195,8 @@ def check(
 def _size(target: str) -> str:
     """Return the kind and size of a workflow that is valid. Raises MergepointError otherwise."""
     from mergepoint.apps.cli.output import count
+    from mergepoint.running import find_target
     from mergepoint.streams.resolved_recipe import plan
-    from mergepoint.targets import find_target
     from mergepoint.tree.nodes import walk
     from mergepoint.tree.validate import checked
 
@@ -265,20 +265,24 @@ def graph(
     """Draw a tree with its merge points, or a recipe. Nothing is run."""
     from mergepoint.apps.cli.inputs import load_blocks
     from mergepoint.apps.cli.output import CommandError
-    from mergepoint.targets import find_target
+    from mergepoint.running import find_target
 
     load_blocks(blocks)
     found = find_target(target)
     svg = _format(format_, output, dark=dark) == "svg"
     theme: Literal["light", "dark"] = "dark" if dark else "light"
     if found.recipe is not None:
-        from mergepoint.streams import describe
+        from mergepoint.streams import recipe_drawing
         from mergepoint.streams.resolved_recipe import plan
 
         if depth is not None or no_fold:
             raise CommandError(f"--depth and --no-fold are only for trees; {target!r} is a recipe.")
         planned = plan(found.recipe, library=found.library)
-        text = describe.to_svg(planned, theme=theme) if svg else describe.to_mermaid(planned)
+        text = (
+            recipe_drawing.to_svg(planned, theme=theme)
+            if svg
+            else recipe_drawing.to_mermaid(planned)
+        )
     else:
         from mergepoint.report.svg import to_mermaid, to_svg
 

@@ -1,4 +1,4 @@
-"""Start of runs: journals, reused answers, and checks that a resumed run is the same."""
+"""The start of a run: its journal, reused answers, and checks that a resumed run is the same."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from mergepoint.engine.callbacks import (
     with_recorder,
     without_recorders,
 )
-from mergepoint.engine.calls import TreeCalls
 from mergepoint.engine.context import RunContext
+from mergepoint.engine.leaf_calls import TreeCalls
 from mergepoint.engine.run_constants import (
     RUN_ID,
     THREAD,

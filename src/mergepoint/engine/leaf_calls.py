@@ -1,8 +1,8 @@
-"""ToolStepCall: a step whose model may call tools, over several rounds.
+"""The calls of a tree's leaves, each compiled once; and steps whose models call tools.
 
-The step is one execution, as a Call is: its record contains its new messages. Each call of its
-model has its own record (`inner`), and so has each execution of a tool, at `<step>/tool_01` and so
-on. So a resumed run repeats neither calls nor tools.
+A step with tools is one execution, as a Call is: its record contains its new messages. Each call
+of its model has its own record (`inner`), and so has each execution of a tool, at `<step>/tool_01`
+and so on. So a resumed run repeats neither calls nor tools.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
-from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.tools import BaseTool
 from langchain_core.tools import tool as as_langchain_tool
 from langgraph.errors import GraphBubbleUp
 
-from mergepoint.core.errors import AnswerError, RailError, ReplayMiss, StepError
+from mergepoint.core.errors import AnswerError, RailError, ReplayMiss, StepError, TreeError
 from mergepoint.core.merge import State
 from mergepoint.core.paths import join
 from mergepoint.engine.budgets import Spending
@@ -30,14 +30,118 @@ from mergepoint.engine.run_constants import Facts
 from mergepoint.engine.step_call import StepCall
 from mergepoint.journal.call_records import TOOL
 from mergepoint.journal.checked_lines import JournalError
-from mergepoint.models.budget import CallShape
-from mergepoint.models.identity import ChatModel, View
 from mergepoint.models.instrument import composed
-from mergepoint.models.providers import NO_SETTINGS, ModelSettings
-from mergepoint.tree.evaluate import Messages
+from mergepoint.models.providers import NO_SETTINGS, ModelSettings, Resolver
 from mergepoint.tree.leaves import Call, Step
+from mergepoint.tree.nodes import Node, walk
 from mergepoint.tree.policy import Policy
-from mergepoint.tree.prompts import CallContext
+
+if TYPE_CHECKING:
+    from langchain_core.runnables import Runnable, RunnableConfig
+
+    from mergepoint.models.budget import CallShape
+    from mergepoint.models.identity import ChatModel, View
+    from mergepoint.tree.evaluate import Messages
+    from mergepoint.tree.prompts import CallContext
+
+
+class Leaf(Protocol):
+    """A compiled node without children, which runs at any path."""
+
+    def invoke(self, path: str, base: Messages, facts: Facts, config: RunnableConfig) -> Messages:
+        """Return the messages and outputs that the node produces from its base."""
+        ...
+
+    async def ainvoke(
+        self, path: str, base: Messages, facts: Facts, config: RunnableConfig
+    ) -> Messages:
+        """Return the messages and outputs that the node produces from its base."""
+        ...
+
+
+class TreeCalls:
+    """The compiled steps and Calls of a tree, each compiled once."""
+
+    def __init__(
+        self,
+        model: str | ChatModel | None,
+        *,
+        view: View | None,
+        spending: Spending | None = None,
+        settings: ModelSettings = NO_SETTINGS,
+    ) -> None:
+        self._given = model
+        self.spending = spending or Spending()
+        self._view = view
+        self._models = Resolver(model, settings)
+        self._made: dict[int, tuple[Node, StepCall | ToolStepCall | FunctionCall]] = {}
+
+    def made_for(self, tree: Node, path: str) -> TreeCalls:
+        """Compile every leaf of a tree, so that a missing model fails before a call costs anything.
+
+        Raises TreeError too for steps under a budget in USD whose model has no price.
+        """
+        if self._given is not None:
+            self._models.resolve(self._given, own=False)
+        for at, node in walk(tree, path):
+            if isinstance(node, Step | Call):
+                self.of(node, at)
+        shapes = {
+            at: made.shape
+            for at, node in walk(tree, path)
+            if isinstance(node, Step)
+            and isinstance(made := self.of(node, at), StepCall | ToolStepCall)
+            and made.shape is not None
+        }
+        self.spending.set_budgets(tree, path, shapes)
+        return self
+
+    def of(self, node: Step | Call, path: str) -> StepCall | ToolStepCall | FunctionCall:
+        """Return the compiled step or Call at a path.
+
+        Raises TreeError where neither the step nor the run has a model.
+        """
+        # By identity, because nodes contain mappings and cannot be hashed. The stored node keeps
+        # its id from being reused.
+        known = self._made.get(id(node))
+        if known is None:
+            known = self._made[id(node)] = (node, self._make(node, path))
+        return known[1]
+
+    def fields(self, step: Step, path: str) -> Mapping[str, Any]:
+        """Return the settings with which a step calls its model, by name."""
+        made = self.of(step, path)
+        return {} if isinstance(made, FunctionCall) else made.fields
+
+    def _make(self, node: Step | Call, path: str) -> StepCall | ToolStepCall | FunctionCall:
+        if isinstance(node, Call):
+            models = partial(self._model, path=path)
+            return FunctionCall(
+                node,
+                models,
+                view=self._view,
+                spending=self.spending,
+                settings=self._models.settings,
+            )
+        kind = ToolStepCall if node.tools else StepCall
+        return kind(
+            node,
+            self._model(node.model, path),
+            view=self._view,
+            spending=self.spending,
+            settings=self._models.settings,
+        )
+
+    def _model(self, model: str | ChatModel | None, path: str) -> ChatModel:
+        wanted = self._given if model is None else model
+        if wanted is None:
+            raise TreeError.of(
+                "no model: give one to the run (model='provider:name', a chat model, or "
+                "'offline') or to the step",
+                path=path,
+            )
+        return self._models.resolve(wanted, own=model is not None)
+
 
 _RESULT: Final = "result"
 # These errors end the run. The model must not read them as results of a tool.
