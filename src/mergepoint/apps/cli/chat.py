@@ -19,7 +19,7 @@ from mergepoint.apps.cli.options import (
     complete_sessions,
     complete_workflows,
 )
-from mergepoint.apps.cli.output import CommandError
+from mergepoint.apps.cli.output import CommandError, put, put_json_line, tell
 
 if TYPE_CHECKING:
     from mergepoint.apps.cli.chat_loop import ChatSetup
@@ -151,7 +151,6 @@ def ui(
         return
     from mergepoint.apps.chainlit.web_server import UiSettings, check_extra, serve
     from mergepoint.apps.cli.chat_loop import new_setup
-    from mergepoint.apps.cli.output import put_json_line, tell
 
     check_extra()
     changed = [
@@ -219,7 +218,6 @@ def _turns(target: str, setup: ChatSetup) -> TurnRunner:
 
 def _print_login(name: str) -> None:
     from mergepoint.apps.chainlit.security import login_line
-    from mergepoint.apps.cli.output import put
 
     put(login_line(name, _new_password()))
 

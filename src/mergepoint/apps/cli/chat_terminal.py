@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any, Literal
 
 import click
+from rich.syntax import Syntax
 
 from mergepoint.agent.tree import Plan
 from mergepoint.agent.turns import Pending
@@ -172,8 +173,6 @@ def show_code(code: str) -> None:
         for line in shown.splitlines():
             tell(f"  {line}")
         return
-    from rich.syntax import Syntax
-
     console.print(Syntax(shown, "python", theme="ansi_dark", line_numbers=True, word_wrap=True))
 
 

@@ -9,22 +9,28 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
+
+from langchain_core.messages import HumanMessage
 
 from mergepoint.apps.cli.output import CommandError, count, tell
+from mergepoint.apps.cli.run_store import RunStore, StoredRun
 from mergepoint.core.errors import StepError, TreeError
 from mergepoint.core.paths import nearest
+from mergepoint.core.strict_yaml import YamlError, load, load_file
+from mergepoint.engine.run_tree import inputs_passed_again
+from mergepoint.journal.stores import masked_inputs
+from mergepoint.models.pricing import Price
+from mergepoint.streams.recipe import Recipe
+from mergepoint.streams.run_record import on_wire
+from mergepoint.streams.thing import Thing
 from mergepoint.tree.leaves import Step
+from mergepoint.tree.load import load_module
 from mergepoint.tree.nodes import REQUIRED, Block, Input, Node, children, walk
 from mergepoint.tree.policy import Budget, as_budget
 from mergepoint.tree.prompts import Template
 from mergepoint.tree.transform import with_overrides, without
 from mergepoint.tree.validate import check
-
-if TYPE_CHECKING:
-    from mergepoint.apps.cli.run_store import RunStore, StoredRun
-    from mergepoint.models.pricing import Price
-    from mergepoint.streams.recipe import Recipe
 
 STDIN = "-"
 ITEMS_FILE = "items.txt"
@@ -126,8 +132,6 @@ def _text(file: Path, key: str) -> str:
 
 
 def _mapping(file: Path) -> dict[str, Any]:
-    from mergepoint.core.strict_yaml import YamlError, load, load_file
-
     try:
         if str(file) == STDIN:
             value = load(sys.stdin.read(), source="<stdin>").value
@@ -177,8 +181,6 @@ def read_items(texts: Sequence[str], files: Sequence[str]) -> list[Any]:
 
 def load_blocks(files: Sequence[str]) -> None:
     """Import Python files, whose blocks recipes can then name. Raises TargetError."""
-    from mergepoint.tree.load import load_module
-
     for file in files:
         load_module(Path(file))
 
@@ -198,9 +200,6 @@ def items_again(given: Any) -> list[Any]:
 
 def tell_masked_items(items: Any, knobs: Mapping[str, Any]) -> None:
     """Report which items and parameters look like keys, and are masked in the journal."""
-    from mergepoint.journal.stores import masked_inputs
-    from mergepoint.streams.run_record import on_wire
-
     listed = items if isinstance(items, list | tuple) else []
     masked = masked_inputs({"items": [on_wire(one) for one in listed], **knobs})
     options = [f"--input {name}={'TEXT' if name == 'items' else 'VALUE'}" for name in masked]
@@ -239,8 +238,6 @@ def _item(line: str, place: str) -> Any:
         raise CommandError(f"{place} isn't a JSON object: {error}") from error
     if not isinstance(data, Mapping) or "content" not in data:
         raise CommandError(f"{place}: an item must be text, or a JSON object with content.")
-    from mergepoint.streams.thing import Thing
-
     props = data.get("props", {key: value for key, value in data.items() if key != "content"})
     try:
         return Thing(data["content"], props)
@@ -283,10 +280,6 @@ def check_resumed(run: StoredRun, inputs: Mapping[str, Any], messages: Sequence[
 
     A resume takes only those that are masked in the journal, and these must be the same again.
     """
-    from langchain_core.messages import HumanMessage
-
-    from mergepoint.engine.run_tree import inputs_passed_again
-
     header = run.store.read(run.run_id)[0]
     try:
         said = [HumanMessage(content=text) for text in messages]
@@ -342,8 +335,6 @@ def read_prices(given: Sequence[str]) -> dict[str, Price]:
 
 
 def _price(option: str) -> tuple[str, Price]:
-    from mergepoint.models.pricing import Price
-
     model, _, rates = option.rpartition("=")
     amounts = [_number(rate) for rate in rates.split(",")]
     usage = "Use PROVIDER:NAME=IN,OUT in USD per million tokens, such as openai:qwen3=0.25,2."

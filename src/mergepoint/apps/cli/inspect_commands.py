@@ -11,7 +11,9 @@ import typer
 
 from mergepoint.apps.cli.framework import option
 from mergepoint.apps.cli.options import Blocks, Json, TargetArgument, Traceback, complete_workflows
-from mergepoint.apps.cli.output import WRONG
+from mergepoint.apps.cli.output import WRONG, CommandError, count, put, put_json, tell
+from mergepoint.core.errors import MergepointError
+from mergepoint.tree.load import about, graph_file, graph_names, recipe_graphs
 
 if TYPE_CHECKING:
     from mergepoint.streams.recipe import Recipe
@@ -26,8 +28,6 @@ LIST_EXAMPLES = (
 
 def list_workflows(*, json: Json = False, traceback: Traceback = False) -> None:
     """List the bundled trees and recipes, with their calls and inputs."""
-    from mergepoint.apps.cli.output import put, put_json
-
     found = [*_trees(), *_recipes()]
     if json:
         put_json([facts for facts, _ in found])
@@ -42,9 +42,7 @@ def list_workflows(*, json: Json = False, traceback: Traceback = False) -> None:
 
 
 def _trees() -> Iterator[tuple[dict[str, Any], list[str]]]:
-    from mergepoint.core.errors import MergepointError
     from mergepoint.running import find_target
-    from mergepoint.tree.load import about, graph_file, graph_names
 
     for name in graph_names():
         try:
@@ -76,7 +74,6 @@ def tree_facts(name: str, tree: Node, line: str) -> tuple[dict[str, Any], list[s
 
 def _recipes() -> Iterator[tuple[dict[str, Any], list[str]]]:
     from mergepoint.streams.recipe_yaml import LIBRARY, load_recipe
-    from mergepoint.tree.load import recipe_graphs
 
     for name in LIBRARY.names():
         yield recipe_facts(name, LIBRARY.find(name))
@@ -111,7 +108,6 @@ def _numbers(tree: Node) -> dict[str, int]:
 
 
 def _calls(tree: Node) -> str:
-    from mergepoint.apps.cli.output import count
     from mergepoint.apps.cli.tree_run import can_make_fewer_calls
 
     numbers = _numbers(tree)
@@ -170,8 +166,6 @@ def check(
     The exit code is 3 if there is a problem.
     """
     from mergepoint.apps.cli.inputs import load_blocks
-    from mergepoint.apps.cli.output import put, put_json, tell
-    from mergepoint.core.errors import MergepointError
 
     load_blocks(blocks)
     found = []
@@ -194,7 +188,6 @@ def check(
 
 def _size(target: str) -> str:
     """Return the kind and size of a workflow that is valid. Raises MergepointError otherwise."""
-    from mergepoint.apps.cli.output import count
     from mergepoint.running import find_target
     from mergepoint.streams.resolved_recipe import plan
     from mergepoint.tree.nodes import walk
@@ -215,7 +208,6 @@ def schema(*, blocks: Blocks = (), traceback: Traceback = False) -> None:
     Editors complete and check recipe files with it.
     """
     from mergepoint.apps.cli.inputs import load_blocks
-    from mergepoint.apps.cli.output import put_json
     from mergepoint.streams.recipe_yaml import recipe_schema
 
     load_blocks(blocks)
@@ -264,7 +256,6 @@ def graph(
 ) -> None:
     """Draw a tree with its merge points, or a recipe. Nothing is run."""
     from mergepoint.apps.cli.inputs import load_blocks
-    from mergepoint.apps.cli.output import CommandError
     from mergepoint.running import find_target
 
     load_blocks(blocks)
@@ -308,8 +299,6 @@ def _format(wanted: Format | None, output: Path | None, *, dark: bool) -> Format
 
 def _write(text: str, output: Path | None) -> None:
     """Write a drawing to stdout, or to a file whose name is then reported."""
-    from mergepoint.apps.cli.output import put, tell
-
     if output is None:
         put(text.rstrip("\n"))
         return

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from mergepoint.apps.cli.framework import declared, is_unset, words
@@ -20,9 +20,11 @@ from mergepoint.apps.cli.options import ModelOptions, RecordedOptions
 from mergepoint.apps.cli.output import CommandError
 from mergepoint.apps.cli.run_store import COMMAND, RunState, StoredRun
 from mergepoint.core.errors import MergepointError, TreeError
-
-if TYPE_CHECKING:
-    from mergepoint.models.providers import ModelSettings
+from mergepoint.journal.recipe_records import is_recipe
+from mergepoint.journal.redact import hides
+from mergepoint.models.providers import OFFLINE, ModelSettings
+from mergepoint.streams.recipe_yaml import LIBRARY
+from mergepoint.tree.load import GRAPH_FILES, RECIPE_FILE, split_target
 
 FORMAT: Final = "mergepoint.command/3"
 IGNORE: Final = "--ignore-recorded"
@@ -206,21 +208,15 @@ def _differs(now: Invocation, name: str) -> bool:
 
 def _known_recipe(run: StoredRun) -> str:
     """Return the name of a bundled recipe that a run is of, otherwise a placeholder."""
-    from mergepoint.journal.recipe_records import is_recipe
-
     shape = run.tree()
     if not is_recipe(shape):
         return "TARGET"
-    from mergepoint.streams.recipe_yaml import LIBRARY
-
     name = str(shape.get("stage"))
     return shlex.quote(name) if name in LIBRARY else "TARGET"
 
 
 def model_settings(options: ModelOptions) -> ModelSettings:
     """Return the settings for model calls. Raises CommandError for invalid ones."""
-    from mergepoint.models.providers import OFFLINE, ModelSettings
-
     addresses = {_model_of(url) or options.model: split_address(url)[1] for url in options.base_url}
     if OFFLINE in addresses:
         raise CommandError("--base-url needs a model. Add --model PROVIDER:NAME.")
@@ -295,8 +291,6 @@ def _read(data: Mapping[str, Any], folder: Path | None) -> Invocation:
 
 def _moved(target: str, here: Path, there: Path | None) -> str:
     """Return a target named from one folder as it is named from another, or absolute."""
-    from mergepoint.tree.load import GRAPH_FILES, RECIPE_FILE, split_target
-
     file, name = split_target(target)
     if file is None:
         if not any((here / target / one).is_file() for one in (RECIPE_FILE, *GRAPH_FILES)):
@@ -312,7 +306,5 @@ def _moved_file(file: str, here: Path, there: Path | None) -> str:
 
 
 def _holds_key(setting: str) -> bool:
-    from mergepoint.journal.redact import hides
-
     _, field, value = read_setting(setting)
     return hides(field, value)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -23,11 +23,9 @@ from rich.text import Text
 from mergepoint.apps.cli.output import clock, count, money, printable, stderr_console, tell
 from mergepoint.apps.cli.progress import Part, Progress, Row, rows_for
 from mergepoint.engine.callbacks import Event
+from mergepoint.streams.recipe_runs import RecipeRun
+from mergepoint.streams.thing import Thing
 from mergepoint.tree.nodes import Gate, Loop
-
-if TYPE_CHECKING:
-    from mergepoint.streams.recipe_runs import RecipeRun
-    from mergepoint.streams.thing import Thing
 
 PER_SECOND = 8
 

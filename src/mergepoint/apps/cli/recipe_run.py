@@ -48,7 +48,9 @@ from mergepoint.core.paths import nearest
 from mergepoint.engine.run_constants import new_run_id
 from mergepoint.journal.recipe_records import StageCount, failed_calls, failures_said
 from mergepoint.models.event_loop import run_sync
+from mergepoint.models.identity import identity
 from mergepoint.models.providers import ModelSettings
+from mergepoint.offline.model import OfflineModel
 from mergepoint.running import FoundTarget
 from mergepoint.streams.conditions import failed
 from mergepoint.streams.executor import Watch
@@ -364,9 +366,6 @@ class _Execution:
 
 def real_models(run: RecipeRun) -> list[str]:
     """Return the real models that stages call, as `provider:name`."""
-    from mergepoint.models.identity import identity
-    from mergepoint.offline.model import OfflineModel
-
     return list(
         dict.fromkeys(
             identity(run.setup.models[stage.stage_id], {})

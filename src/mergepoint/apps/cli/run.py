@@ -21,7 +21,7 @@ from mergepoint.apps.cli.options import (
     Yes,
     complete_workflows,
 )
-from mergepoint.apps.cli.output import CommandError
+from mergepoint.apps.cli.output import CommandError, put_json, tell, tell_fact
 
 if TYPE_CHECKING:
     from mergepoint.apps.cli.invocation import Invocation
@@ -201,7 +201,6 @@ def demo(
     """
     from mergepoint.apps.cli.inputs import read_inputs
     from mergepoint.apps.cli.invocation import Invocation, with_environment
-    from mergepoint.apps.cli.output import tell_fact
     from mergepoint.running import find_target
 
     found = find_target(DEMO)
@@ -247,7 +246,6 @@ def _tree_job(
         typed,
     )
     from mergepoint.apps.cli.invocation import model_settings
-    from mergepoint.apps.cli.output import tell
     from mergepoint.apps.cli.tree_run import TreeJob, resolve_model_or_refuse
     from mergepoint.tree.validate import checked, inputs_of
 
@@ -298,7 +296,6 @@ def _run_tree(job: TreeJob, *, yes: bool, output: OutputOptions) -> None:
     from collections import Counter
 
     from mergepoint.apps.cli.invocation import model_settings
-    from mergepoint.apps.cli.output import put_json
     from mergepoint.apps.cli.summary import put_result, tell_heading, tell_summary, to_json
     from mergepoint.apps.cli.tree_run import (
         announce,

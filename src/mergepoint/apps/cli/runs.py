@@ -18,13 +18,39 @@ from mergepoint.apps.cli.options import (
     Yes,
     complete_journals,
 )
-from mergepoint.apps.cli.output import INTERRUPTED, WRONG, CommandError, Declined
-from mergepoint.apps.cli.run_store import JOURNAL, TRANSCRIPT
+from mergepoint.apps.cli.output import (
+    INTERRUPTED,
+    WRONG,
+    CommandError,
+    Declined,
+    brief,
+    clock,
+    columns,
+    count,
+    money,
+    put,
+    put_json,
+    put_json_line,
+    put_row,
+    tell,
+)
+from mergepoint.apps.cli.run_store import (
+    JOURNAL,
+    TRANSCRIPT,
+    RunState,
+    Unreadable,
+    all_runs,
+    ending,
+    local_time,
+    read_run,
+    rejection,
+)
+from mergepoint.journal.line_logs import Tail
+from mergepoint.journal.line_logs import follow as followed
 
 if TYPE_CHECKING:
-    from mergepoint.apps.cli.run_store import RunState, RunStore, StoredRun, Unreadable
+    from mergepoint.apps.cli.run_store import RunStore, StoredRun
     from mergepoint.journal.journal_check import Problem, Repair
-    from mergepoint.journal.line_logs import Tail
 
 
 LIST_EXAMPLES = (
@@ -66,9 +92,6 @@ def list_runs(
     A run is unfinished if its process has exited and a call has no answer. It waits if only
     decisions are missing. `mergepoint resume` continues both.
     """
-    from mergepoint.apps.cli.output import put_json, tell
-    from mergepoint.apps.cli.run_store import all_runs
-
     runs = stored.open()
     found = list(all_runs(runs, most=number))
     if json:
@@ -85,8 +108,6 @@ def list_runs(
 
 def _put_table(rows: Sequence[Row], stories: Sequence[str]) -> None:
     """Write the rows; on a terminal, the story of a run is on a line of its own."""
-    from mergepoint.apps.cli.output import columns, put, put_row
-
     # Columns without a value have no room, such as the cost of offline runs.
     shown = [column for column in range(len(_HEAD)) if any(row[column] for row in rows[1:])]
     widths = {column: max(len(row[column]) for row in rows) for column in shown}
@@ -113,8 +134,6 @@ def _readable(run: RunState | Unreadable, describe: Callable[[RunState | Unreada
 
     Other programs may have written such a file, and it must not hide the other runs.
     """
-    from mergepoint.apps.cli.run_store import Unreadable
-
     try:
         return describe(run)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -123,8 +142,6 @@ def _readable(run: RunState | Unreadable, describe: Callable[[RunState | Unreada
 
 
 def _facts(run: RunState | Unreadable) -> dict[str, Any]:
-    from mergepoint.apps.cli.run_store import RunState
-
     if not isinstance(run, RunState):
         return {"run_id": run.run.run_id, "state": "damaged", "problem": run.problem}
     return {
@@ -151,9 +168,6 @@ def _facts(run: RunState | Unreadable) -> dict[str, Any]:
 
 def _row(run: RunState | Unreadable) -> Row:
     """Return the cells of a run."""
-    from mergepoint.apps.cli.output import brief, clock, money
-    from mergepoint.apps.cli.run_store import RunState, local_time
-
     if not isinstance(run, RunState):
         return (run.run.run_id, "", "damaged", *[""] * (len(_HEAD) - 3))
     first, *others = [*run.models, ""]
@@ -173,9 +187,6 @@ def _row(run: RunState | Unreadable) -> Row:
 
 def _summary(run: RunState | Unreadable) -> str:
     """Return the first words of the input, and of the result or the error."""
-    from mergepoint.apps.cli.output import brief
-    from mergepoint.apps.cli.run_store import RunState
-
     if not isinstance(run, RunState):
         return brief(run.problem, _WORDS)
     asked = brief(_first_input(run), 40)
@@ -199,8 +210,6 @@ def words_of(value: object) -> str:
 
 def _outcome(run: RunState) -> Iterator[str]:
     """Yield the error or the result of a run, and its failures."""
-    from mergepoint.apps.cli.run_store import ending, rejection
-
     if run.status in ("failed", "unfinished", "waiting", "interrupted"):
         said = ending(run.transcript.error)
         yield said.removeprefix(f"{run.status}: ").removeprefix(f"{run.status} ")
@@ -240,8 +249,6 @@ def tail(
 
 def tail_of(run: StoredRun) -> Tail:
     """Return the reader that follows a run's journal."""
-    from mergepoint.journal.line_logs import Tail
-
     if run.folder is not None:
         return Tail.of_file(run.folder / JOURNAL)
     return run.rows.tail(run.run_id)
@@ -251,7 +258,6 @@ def put_records(
     tail: Tail, *, last: int, follow: bool, json: bool, pause: Callable[[], None]
 ) -> None:
     """Write the last records of a journal to stdout, then the records that are appended."""
-    from mergepoint.apps.cli.output import put_json_line, put_row
     from mergepoint.journal.journal_check import check_first
 
     width = 0
@@ -274,8 +280,6 @@ def put_records(
 
 
 def _new_lines(tail: Tail, *, follow: bool, pause: Callable[[], None]) -> Iterator[list[Any]]:
-    from mergepoint.journal.line_logs import follow as followed
-
     if follow:
         yield from followed(tail, pause=pause)
     else:
@@ -303,8 +307,6 @@ def facts_of(number: int, record: Mapping[str, Any]) -> dict[str, Any]:
 def line_of(facts: Mapping[str, Any], width: int) -> str:
     """Return a record as a line, with the path in a column of a width."""
     from datetime import datetime
-
-    from mergepoint.apps.cli.output import brief, clock
 
     ended = datetime.fromisoformat(facts["ended_at"]).astimezone()
     error = facts["error"]
@@ -336,8 +338,6 @@ def _recorded_text(record: Mapping[str, Any]) -> str:
 
 def _tell_end(run: StoredRun) -> None:
     from mergepoint.apps.cli.invocation import resume_command_of
-    from mergepoint.apps.cli.output import tell
-    from mergepoint.apps.cli.run_store import ending, read_run
 
     state = read_run(run)
     tell(f"The run has ended: {ending(state.transcript.error)}")
@@ -383,8 +383,6 @@ def check(
     Checks the checksum of every line, the form of header and records, that each record belongs to
     the run, and that transcript.json agrees. The exit code is 3 if there is a problem.
     """
-    from mergepoint.apps.cli.output import put_json, tell
-
     store = stored.open()
     found = {run: _problems(run) for run in _named(runs or (), store, every=all_)}
     if json:
@@ -424,8 +422,6 @@ def _check_facts(run: StoredRun, problems: list[Problem]) -> dict[str, object]:
 
 
 def _tell(run: StoredRun, problems: list[Problem]) -> None:
-    from mergepoint.apps.cli.output import put, tell
-
     if not problems:
         put(f"{run.run_id}: OK")
     for problem in problems:
@@ -448,7 +444,6 @@ def repair(
     write, as after a crash, is cut off too. Reports the losses, and on a terminal asks first. A
     run that is being written is refused.
     """
-    from mergepoint.apps.cli.output import put_json, tell
     from mergepoint.journal.journal_check import open_repair
 
     folder = _folder(stored.open().find_journal(run))
@@ -476,8 +471,6 @@ def _folder(run: StoredRun) -> Path:
 
 
 def _put(folder: Path, found: Repair, copy: Path | None, transcript: Path | None) -> None:
-    from mergepoint.apps.cli.output import put
-
     if copy is not None:
         put(f"Copied the damaged file to {copy}.")
     if found.needed:
@@ -501,8 +494,6 @@ def _repair_facts(found: Repair, copy: Path | None, transcript: Path | None) -> 
 
 def _losses(found: Repair) -> list[str]:
     """Return the problems of a journal, and the losses of cutting it."""
-    from mergepoint.apps.cli.output import count
-
     checked = found.found
     lines = [str(problem) for problem in checked.problems]
     if checked.dropped:
@@ -550,7 +541,6 @@ def export(
     An unfinished run has no text and no outputs. Its error is of type "GateOpen" if only decisions
     are missing, otherwise of type "Unfinished".
     """
-    from mergepoint.apps.cli.output import put_json, tell
     from mergepoint.journal.call_records import to_json_value
     from mergepoint.journal.transcript import transcript_of, write_transcript
 

@@ -18,8 +18,19 @@ from mergepoint.apps.cli.options import (
     Yes,
     complete_sessions,
 )
-from mergepoint.apps.cli.output import WRONG, CommandError, Declined, brief
+from mergepoint.apps.cli.output import (
+    WRONG,
+    CommandError,
+    Declined,
+    brief,
+    count,
+    put,
+    put_json,
+    put_row,
+    tell,
+)
 from mergepoint.apps.cli.run_store import LAST
+from mergepoint.journal.checked_lines import write_whole
 
 if TYPE_CHECKING:
     from mergepoint.session.entries import SessionMessage, WorkingStep
@@ -79,8 +90,6 @@ def list_sessions(
     traceback: Traceback = False,
 ) -> None:
     """List the sessions, most recent first."""
-    from mergepoint.apps.cli.output import put_json, put_row, tell
-
     briefs = open_sessions(sessions).sessions()
     if json:
         put_json(
@@ -116,8 +125,6 @@ def show(
     traceback: Traceback = False,
 ) -> None:
     """Show the conversation of a session, and with --steps the work on each answer."""
-    from mergepoint.apps.cli.output import put, put_json
-
     place = open_sessions(sessions)
     memory = place.open(_named(place, session))
     if turn is not None and turn > memory.turn:
@@ -188,9 +195,6 @@ def export(
     traceback: Traceback = False,
 ) -> None:
     """Write a whole session as YAML, in the documented schema."""
-    from mergepoint.apps.cli.output import put, tell
-    from mergepoint.journal.checked_lines import write_whole
-
     place = open_sessions(sessions)
     text = place.open(_named(place, session)).export()
     if to is None:
@@ -222,7 +226,6 @@ def check(
 
     The exit code is 3 if there is a problem.
     """
-    from mergepoint.apps.cli.output import put, put_json, tell
     from mergepoint.session.session_store import check_session
 
     place = open_sessions(sessions)
@@ -262,7 +265,6 @@ def repair(
     A copy of the damaged file stays next to it.
     """
     from mergepoint.apps.cli.gate_answers import can_ask
-    from mergepoint.apps.cli.output import count, put, put_json, tell
     from mergepoint.session.session_store import check_session, repair_session
 
     place = open_sessions(sessions)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mergepoint.apps.cli.framework import option
+from mergepoint.apps.cli.inspect_commands import recipe_facts, tree_facts
 from mergepoint.apps.cli.options import (
     Blocks,
     Json,
@@ -22,8 +23,21 @@ from mergepoint.apps.cli.options import (
     complete_paths,
     complete_shown,
 )
-from mergepoint.apps.cli.output import CommandError
+from mergepoint.apps.cli.output import (
+    CommandError,
+    brief,
+    clock,
+    count,
+    money,
+    put,
+    put_json,
+    put_row,
+    put_shown,
+)
+from mergepoint.apps.cli.run_store import LAST, ending, local_time, read_run, rejection, tokens_of
+from mergepoint.apps.cli.runs import words_of
 from mergepoint.core.paths import is_file
+from mergepoint.tree.load import TargetError, about
 
 if TYPE_CHECKING:
     from mergepoint.apps.cli.live import LiveTree
@@ -79,7 +93,6 @@ def show(
     with the messages that it saw, their origin, its answer, and where the answer went.
     """
     from mergepoint.apps.cli.invocation import resume_command_of
-    from mergepoint.apps.cli.run_store import LAST, read_run
     from mergepoint.journal.transcript import read_transcript
 
     runs = stored.open()
@@ -114,7 +127,6 @@ def _show_workflow(
 ) -> None:
     """Show the nodes of a tree, or the stages of a recipe."""
     from mergepoint.apps.cli.inputs import load_blocks
-    from mergepoint.apps.cli.output import put, put_json
 
     load_blocks(blocks)
     found = _workflow_or_refuse(target, runs)
@@ -131,7 +143,6 @@ def _show_workflow(
 
 def _workflow_or_refuse(target: str, runs: RunStore) -> FoundTarget:
     from mergepoint.running import find_target
-    from mergepoint.tree.load import TargetError
 
     try:
         return find_target(target)
@@ -145,8 +156,6 @@ def _workflow_or_refuse(target: str, runs: RunStore) -> FoundTarget:
 
 
 def _tree_shown(target: str, found: FoundTarget) -> tuple[dict[str, Any], list[str]]:
-    from mergepoint.apps.cli.inspect_commands import tree_facts
-    from mergepoint.tree.load import about
     from mergepoint.tree.transform import outline
 
     assert found.tree is not None  # noqa: S101  (the caller has a recipe for it otherwise)
@@ -170,7 +179,6 @@ def _node_lines(tree: Node) -> Iterator[str]:
 
 def _recipe_shown(found: FoundTarget, knob: tuple[str, ...]) -> tuple[dict[str, Any], list[str]]:
     from mergepoint.apps.cli.inputs import read_knobs
-    from mergepoint.apps.cli.inspect_commands import recipe_facts
     from mergepoint.streams.recipe_drawing import stage_lines
     from mergepoint.streams.resolved_recipe import plan
 
@@ -209,8 +217,6 @@ def _show_calls(
     transcript: Transcript, path: str | None, resume: str | None, *, json: bool
 ) -> None:
     """Show one call, or without a path the table of all calls."""
-    from mergepoint.apps.cli.output import put, put_json, put_row
-
     if path is None:
         if json:
             put_json(_listing(transcript))
@@ -255,8 +261,6 @@ def _records(transcript: Transcript) -> tuple[CallRecord, ...]:
 
 
 def _listing(transcript: Transcript) -> dict[str, Any]:
-    from mergepoint.apps.cli.run_store import tokens_of
-
     return {
         "run_id": transcript.run_id,
         "created_at": transcript.created_at,
@@ -280,9 +284,6 @@ def _listing(transcript: Transcript) -> dict[str, Any]:
 
 def _table(transcript: Transcript) -> Iterator[tuple[str, str]]:
     """Yield the lines of the calls, each with its style on a terminal."""
-    from mergepoint.apps.cli.output import clock
-    from mergepoint.apps.cli.run_store import ending, tokens_of
-
     # A step with tools is recorded as a function; the tokens are those of its model's calls.
     asks = {record.path for record in transcript.steps_with_tools}
     used: Counter[str] = Counter()
@@ -369,8 +370,6 @@ class PathCalls:
     @property
     def tokens(self) -> int:
         """Return the tokens of all calls."""
-        from mergepoint.apps.cli.run_store import tokens_of
-
         return sum(map(tokens_of, (*self.calls, *self.inside)))
 
     @property
@@ -382,7 +381,6 @@ class PathCalls:
 
 def _show_run(state: RunState, *, json: bool) -> None:
     """Show the inputs and the progress of a run: every path, with or without an answer."""
-    from mergepoint.apps.cli.output import put, put_json, put_shown
     from mergepoint.journal.recipe_records import is_recipe
 
     if json:
@@ -457,8 +455,6 @@ def _call(at: PathCalls) -> dict[str, Any]:
 
 def _head(state: RunState) -> Iterator[tuple[str, str]]:
     from mergepoint.apps.cli.invocation import resume_command_of
-    from mergepoint.apps.cli.output import brief, count, money
-    from mergepoint.apps.cli.run_store import ending, local_time, rejection
 
     transcript = state.transcript
     offline = " (offline)" if transcript.offline else ""
@@ -493,8 +489,6 @@ def _head(state: RunState) -> Iterator[tuple[str, str]]:
 
 def _given(state: RunState) -> Iterator[tuple[str, str]]:
     """Yield the number of results of a recipe, and the inputs of any run."""
-    from mergepoint.apps.cli.output import brief, count
-    from mergepoint.apps.cli.runs import words_of
     from mergepoint.journal.recipe_records import recipe_end
 
     transcript = state.transcript
@@ -557,7 +551,6 @@ def _tree(state: RunState) -> Iterator[str]:
 
 
 def _said(at: PathCalls) -> str:
-    from mergepoint.apps.cli.output import brief, clock, count
     from mergepoint.journal.call_records import TOOL, is_tool
 
     if at.state in ("", "waiting"):

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mergepoint.apps.cli.invocation import Invocation
 from mergepoint.apps.cli.output import (
     LABEL,
     brief,
@@ -22,14 +23,12 @@ from mergepoint.apps.cli.output import (
     tell_fact,
 )
 from mergepoint.apps.cli.run_store import DRAWING, TRANSCRIPT, StoredRun, rejection
+from mergepoint.core.errors import BudgetExceeded
+from mergepoint.journal.call_records import CallRecord, is_tool
+from mergepoint.journal.transcript import Transcript, Usage, usage_of
 from mergepoint.tree.nodes import Node, walk
+from mergepoint.tree.prompts import as_text
 from mergepoint.tree.validate import keys_read
-
-if TYPE_CHECKING:
-    from mergepoint.apps.cli.invocation import Invocation
-    from mergepoint.core.errors import BudgetExceeded
-    from mergepoint.journal.call_records import CallRecord
-    from mergepoint.journal.transcript import Transcript, Usage
 
 _WHOLE_TREE = 12  # paths up to which the usage of a tree is shown whole
 _LEVELS = 2
@@ -58,8 +57,6 @@ class Spent:
 
 def spent_now(transcript: Transcript, run: StoredRun, before: int) -> Spent:
     """Return the calls that this process paid in a run that had `before` records."""
-    from mergepoint.journal.transcript import usage_of
-
     # The journal is append-only: what this process wrote comes after the `before` records.
     new = run.store.read(run.run_id)[1][before:]
     live = [one for one in new if one.source == "live" and one.kind in ("step", "inner")]
@@ -69,8 +66,6 @@ def spent_now(transcript: Transcript, run: StoredRun, before: int) -> Spent:
 
 def spent_in(records: Sequence[CallRecord], before: int) -> Spent:
     """Return the calls that this process paid in a recipe's run that had `before` records."""
-    from mergepoint.journal.transcript import usage_of
-
     calls = [one for one in records[before:] if one.kind in ("step", "inner")]
     live = [one for one in calls if one.source == "live"]
     known = [one for one in records[:before] if one.kind in ("step", "inner") and one.answered]
@@ -246,8 +241,6 @@ def _saving(transcript: Transcript) -> str:
 
 def _calls(transcript: Transcript) -> str:
     """Return the numbers of calls by kind, of skipped calls, and of decisions."""
-    from mergepoint.journal.call_records import is_tool
-
     executed = sum(map(is_tool, transcript.records))
     kinds = Counter(record.kind for record in transcript.records)
     # Tools, and steps with tools, are recorded as function calls too.
@@ -265,8 +258,6 @@ def _line(label: str, text: str, *, fold: bool = False) -> None:
 
 
 def _text(value: Any) -> str:
-    from mergepoint.tree.prompts import as_text
-
     return as_text(value)
 
 

@@ -14,9 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import HumanMessage
 
 from mergepoint.apps.cli.gate_answers import (
     Decider,
@@ -48,21 +50,24 @@ from mergepoint.apps.cli.run_store import DRAWING, ROUNDS_USED, TRANSCRIPT, RunS
 from mergepoint.apps.cli.summary import Finished, raised_budget, spent_now
 from mergepoint.core.errors import BudgetExceeded, GateOpen, MergepointError, TreeError
 from mergepoint.core.paths import of_first_iterations
+from mergepoint.engine.callbacks import Recorder, StreamingRecorder
+from mergepoint.engine.context import RunContext
+from mergepoint.engine.run_constants import new_run_id
+from mergepoint.engine.run_tree import run_generation
+from mergepoint.journal.call_records import CallRecord
+from mergepoint.journal.redact import mask
+from mergepoint.journal.stores import masked_inputs
+from mergepoint.journal.transcript import Transcript
+from mergepoint.models.cancellation import GRACE, stop_signal
+from mergepoint.models.identity import ChatModel, identity
+from mergepoint.models.pricing import Price
+from mergepoint.models.providers import ModelSettings, resolve_model
+from mergepoint.offline.model import OfflineModel
+from mergepoint.report.svg import to_svg
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Loop, Node, children, root_path, walk
 from mergepoint.tree.policy import Budget
 from mergepoint.tree.transform import leaf_count
-
-if TYPE_CHECKING:
-    from langchain_core.language_models import BaseChatModel
-
-    from mergepoint.engine.callbacks import Recorder
-    from mergepoint.engine.context import RunContext
-    from mergepoint.journal.call_records import CallRecord
-    from mergepoint.journal.transcript import Transcript
-    from mergepoint.models.identity import ChatModel
-    from mergepoint.models.pricing import Price
-    from mergepoint.models.providers import ModelSettings
 
 _STOPPING = "stopping: waiting for the calls in progress (press Ctrl-C again to drop them)"
 _SHOWN = 5  # answered calls that the report of a stopped run lists
@@ -104,8 +109,6 @@ def resolve_model_or_refuse(
     Raises CommandError for a name without a provider, a provider that isn't installed, and a
     model that its package refuses to create, for example without a key.
     """
-    from mergepoint.models.providers import resolve_model
-
     where = f"{path}: " if path else ""
     try:
         return resolve_model(model, base_url=settings.address(model))
@@ -145,9 +148,6 @@ def calls_by_model(
     counts once per round, plus the answer. Calls inside functions are unknown. Raises CommandError
     if a step names a model that isn't available.
     """
-    from mergepoint.models.identity import identity
-    from mergepoint.offline.model import OfflineModel
-
     named: dict[str, BaseChatModel] = {}
     answering: str | ChatModel
     calls: Counter[str] = Counter()
@@ -191,9 +191,6 @@ def can_make_fewer_calls(tree: Node) -> bool:
 
 def tell_masked(inputs: Mapping[str, Any], messages: Sequence[str]) -> None:
     """Report which inputs look like keys, and are masked in the journal."""
-    from mergepoint.journal.redact import mask
-    from mergepoint.journal.stores import masked_inputs
-
     options = [f"--input {name}=VALUE" for name in masked_inputs(inputs)]
     if any(mask(text) != text for text in messages):
         options.append("--message TEXT")
@@ -233,9 +230,6 @@ def run_job(job: TreeJob, *, quiet: bool) -> Finished:
     Raises CommandError if the run's folder can't be created, and EndedRun, with the transcript
     written, if the run stops before it is done.
     """
-    from mergepoint.engine.context import RunContext
-    from mergepoint.engine.run_constants import new_run_id
-
     run = job.origin.get("resume") or job.runs.new(job.run_id or new_run_id())
     before = len(run.store.read(run.run_id)[1]) if "resume" in job.origin else 0
     _draw(job.tree, run)
@@ -271,25 +265,17 @@ def run_job(job: TreeJob, *, quiet: bool) -> Finished:
 
 def _recorder(view: TreeView, decider: Decider) -> Recorder:
     """Return the recorder of a run; on a live terminal it makes models stream."""
-    from mergepoint.engine.callbacks import Recorder, StreamingRecorder
-
     kind = StreamingRecorder if view.streams else Recorder
     return kind(on_event=view.note, answerer=decider)
 
 
 def _draw(tree: Node, run: StoredRun) -> None:
     """Draw the tree into the run's folder, unless a resume has the drawing already."""
-    from mergepoint.report.svg import to_svg
-
     if run.folder is not None and run.file(DRAWING) is None:
         (run.folder / DRAWING).write_text(to_svg(tree), encoding="utf-8")
 
 
 def _generated(job: TreeJob, context: RunContext, run: StoredRun) -> Transcript:
-    from langchain_core.messages import HumanMessage
-
-    from mergepoint.engine.run_tree import run_generation
-
     settings = model_settings(job.invocation)
     named = {way: other.named for way, other in job.origin.items()}
     return run_generation(
@@ -429,8 +415,6 @@ def _stoppable(progress: Progress, presses: list[int], decider: Decider) -> Iter
     period, and no other call starts; the second drops them. A person who is being asked at a gate
     then decides later.
     """
-    from mergepoint.models.cancellation import GRACE, stop_signal
-
     # Python sets signal handlers in the main thread only.
     if threading.current_thread() is not threading.main_thread():
         yield
