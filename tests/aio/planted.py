@@ -99,7 +99,7 @@ PLANTED = (
     ),
     _planted(
         "the error of a fan-out is swallowed",
-        "stuck",
+        "unseen",
         "map",
         "                        result = task.result()\n",
         "                        result = None if fan is not None else task.result()\n",
@@ -115,8 +115,8 @@ PLANTED = (
         "a call is left on cancellation",
         "alive",
         "map",
-        "stop(others=calls, outlasts",
-        "stop(others=(), outlasts",
+        "_stop_reader(calls, outlasts)\n",
+        "_stop_reader([], outlasts)\n",
     ),
     _planted(
         "a second cancellation leaves what is there",
@@ -159,41 +159,5 @@ PLANTED = (
         "stream",
         "        await self._abandon()\n",
         "",
-    ),
-    _planted(
-        "a batch loses its last part",
-        "results",
-        "combine",
-        "        if batch:\n            yield tuple(batch)\n        if failure is not None:\n"
-        "            raise failure\n\n",
-        "        if failure is not None:\n            raise failure\n\n",
-    ),
-    _planted(
-        "a batch is not released in time",
-        "time",
-        "combine",
-        "        self.up = True\n        self._news.ring()",
-        "        self._news.ring()",
-    ),
-    _planted(
-        "a merge forgets whose turn it is",
-        "order",
-        "combine",
-        'rotates = key is None and order != "declared"',
-        'rotates = key is None and order == "arrival"',
-    ),
-    _planted(
-        "a tee has no bound",
-        "held",
-        "combine",
-        "return asked and all(len(reader.items) < self._limit for reader in self.readers)",
-        "return asked",
-    ),
-    _planted(
-        "a closed reader holds the others",
-        "stuck",
-        "combine",
-        "        self.readers.remove(reader)\n        self._room.ring()\n",
-        "        self.readers.remove(reader)\n",
     ),
 )

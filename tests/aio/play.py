@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import dataclass
 
 from tests.aio.laws import Outcome, Told
 from tests.aio.parts import OWNER, Work, pause, wait_of
-from tests.aio.schedule import Made, Plan, Schedule
+from tests.aio.schedule import Schedule
 
 from mergepoint.testing.simulated_time import Deadlock, SimulatedLoop, TooManySteps
-
-Batch = Sequence[Any]
 
 PATIENCE = 100.0
 """After so many simulated seconds a reader of something that hangs is cancelled, twice."""
@@ -26,7 +22,7 @@ class Played:
     seed: int
     problems: tuple[tuple[str, str], ...]
     transcript: tuple[str, ...]
-    outcomes: tuple[str, ...]
+    outcome: str
 
 
 def play(seed: int) -> Played:
@@ -34,9 +30,9 @@ def play(seed: int) -> Played:
     schedule = Schedule(seed)
     laws = schedule.laws
     loop = SimulatedLoop(seed=seed, most=20_000, traced=True)
-    outcomes: list[Outcome] = []
+    outcome: Outcome | None = None
     try:
-        outcomes = loop.run(lambda: _main(schedule))
+        outcome = loop.run(lambda: _main(schedule))
     except (Deadlock, TooManySteps) as error:
         laws.hold("stuck", holds=False, told=str(error))
     except KeyboardInterrupt:
@@ -44,14 +40,16 @@ def play(seed: int) -> Played:
     except BaseExceptionGroup as errors:
         forgotten = schedule.drops and bool(schedule.cleaning)  # nobody is there to be told
         laws.hold("unseen", holds=forgotten, told=str(errors.exceptions))
-    for made, plan, outcome in zip(schedule.exits, schedule.plans, outcomes, strict=False):
-        _judge(schedule, made, plan, outcome)
+    if outcome is not None:
+        wants = schedule.plan.wants
+        few = wants is None or len(outcome.got) <= wants
+        laws.hold("results", holds=few, told=str(outcome))
+        schedule.expected().judge(outcome, laws, allowed=schedule.cleaning)
     _look_after(schedule)
-    told = tuple(str(outcome) for outcome in outcomes)
-    return Played(seed, tuple(laws.problems), tuple(loop.transcript), told)
+    return Played(seed, tuple(laws.problems), tuple(loop.transcript), str(outcome))
 
 
-async def _main(schedule: Schedule) -> list[Outcome]:
+async def _main(schedule: Schedule) -> Outcome:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimulatedLoop)
     schedule.build()
@@ -59,36 +57,31 @@ async def _main(schedule: Schedule) -> list[Outcome]:
     asked = [one.name for one in schedule.watched if one.asked]
     schedule.laws.hold("lazy", holds=not asked, told=f"{asked} were asked by nobody")
     OWNER.set("taker")
-    readers = [
-        _Reader(schedule, made, plan)
-        for made, plan in zip(schedule.exits, schedule.plans, strict=True)
-    ]
-    tasks = [asyncio.create_task(reader.read(), name="reader") for reader in readers]
-    for reader in readers:
-        for step in reader.plan.cancels:
-            loop.call_at_step(loop.steps + step, reader.cancel)
-        if schedule.hangs:
-            loop.call_later(PATIENCE, reader.cancel)
-            loop.call_later(2 * PATIENCE, reader.cancel)
-    await asyncio.wait(tasks)
+    taker = _Taker(schedule)
+    task = asyncio.create_task(taker.read(), name="taker")
+    for step in schedule.plan.cancels:
+        loop.call_at_step(loop.steps + step, taker.cancel)
+    if schedule.hangs:
+        loop.call_later(PATIENCE, taker.cancel)
+        loop.call_later(2 * PATIENCE, taker.cancel)
+    await asyncio.wait([task])
     if schedule.drops:
         await asyncio.sleep(PATIENCE)  # forgotten streams are closed by the loop, in its time
     schedule.laws.hold("alive", holds=not _alive(), told=f"{_alive()} at the end")
-    return [task.result() for task in tasks]
+    return task.result()
 
 
-class _Reader:
-    """Reads one exit as its plan says."""
+class _Taker:
+    """Reads the last stage as the plan says."""
 
-    def __init__(self, schedule: Schedule, made: Made, plan: Plan) -> None:
-        self.plan = plan
+    def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
-        self._stream = made.stream
+        self._stream = schedule.made.stream
         self._got: list[object] = []
         self._task: asyncio.Task[object] | None = None
 
     def cancel(self) -> None:
-        """Cancel the reader, once it reads."""
+        """Cancel the taker, once it reads."""
         if self._task is not None:
             self._task.cancel()
 
@@ -102,25 +95,24 @@ class _Reader:
             how = "cancelled"
         except Exception as told:  # noqa: BLE001  (one that no schedule asks for is judged too)
             how, error = "error", str(told) if isinstance(told, Told) else repr(told)
-        readers = [task for task in asyncio.all_tasks() if task.get_name() == "reader"]
-        if len(readers) == 1 and not (self._schedule.drops or self._schedule.interrupts):
-            left = f"{_alive()} when the last reader is done: {how} {error}"
+        if not (self._schedule.drops or self._schedule.interrupts):
+            left = f"{_alive()} when the taker is done: {how} {error}"
             self._schedule.laws.hold("alive", holds=not _alive(), told=left)
         return Outcome(tuple(self._got), how, error)
 
     async def _take(self) -> str:
-        stopped = False
+        plan, stopped = self._schedule.plan, False
         try:
-            while len(self._got) != self.plan.wants:
+            while len(self._got) != plan.wants:
                 try:
                     self._got.append(await anext(self._stream))
                 except StopAsyncIteration:
                     return "end"
-                await pause(wait_of(self.plan.waits, (len(self._got),)))
+                await pause(wait_of(plan.waits, (len(self._got),)))
             stopped = True
             return "stopped"
         finally:
-            if stopped and self.plan.drops:
+            if stopped and plan.drops:
                 self._stream.forget()
             else:
                 await self._stream.aclose()
@@ -128,17 +120,7 @@ class _Reader:
 
 def _alive() -> list[str]:
     names = [task.get_name() for task in asyncio.all_tasks()]
-    return [name for name in names if name.startswith(("pump", "call"))]
-
-
-def _judge(schedule: Schedule, made: Made, plan: Plan, outcome: Outcome) -> None:
-    schedule.laws.hold(
-        "results", holds=plan.wants is None or len(outcome.got) <= plan.wants, told=str(outcome)
-    )
-    if made.flat:
-        flat = tuple(item for batch in outcome.got for item in cast("Batch", batch))
-        outcome = replace(outcome, got=flat)
-    schedule.expected(made).judge(outcome, schedule.laws, allowed=schedule.cleaning)
+    return [name for name in names if name.startswith(("reader", "call"))]
 
 
 def _look_after(schedule: Schedule) -> None:
@@ -169,5 +151,5 @@ def _stops(schedule: Schedule, work: Work) -> int:
     others = [one.faults for one in schedule.works if one is not work]
     faults = [*others, *(source.faults for source in schedule.sources)]
     failures = any(one.fails is not None or one.closing for one in faults)
-    stops = [len(plan.cancels) + (plan.wants is not None) for plan in schedule.plans]
-    return max(stops) + failures
+    plan = schedule.plan
+    return len(plan.cancels) + (plan.wants is not None) + failures

@@ -311,6 +311,31 @@ def test_a_second_cancellation_does_not_wait_for_landing() -> None:
     assert simulate(main) == 6
 
 
+def test_who_closes_by_itself_is_not_stopped_twice() -> None:
+    """A stage that failed and closes its input is told to end: the calls behind it land."""
+    landed: list[int] = []
+
+    async def before(number: int) -> int:
+        await asyncio.sleep((0, 0, 1, 10)[number])
+        landed.append(number)
+        return number
+
+    async def after(number: int) -> None:
+        if number:
+            raise ValueError(number)  # item 2 tells the reader, which then closes its input
+        await asyncio.sleep(5)  # the error waits for this one
+
+    async def main() -> float:
+        behind = mapped(from_iterable(range(4)), before, width=4, stop="land")
+        with pytest.raises(ValueError, match="1"):
+            await all_of(mapped(behind, after, width=3))
+        assert not others()
+        return asyncio.get_running_loop().time()
+
+    assert simulate(main) == 10
+    assert sorted(landed) == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("width", [1, 3])
 def test_a_source_that_never_yields_can_be_cancelled(width: int) -> None:
     """A reader that gives up ends a source that waits for ever."""

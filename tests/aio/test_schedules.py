@@ -7,7 +7,7 @@ from tests.aio.planted import PLANTED, Planted
 from tests.aio.play import play
 from tests.mutants.mutate import apply
 
-SHORT = 400
+SHORT = 500
 """So many schedules are played each time, and have to find every planted bug."""
 
 CHUNK = 1_000
@@ -30,11 +30,6 @@ def test_no_law_is_broken() -> None:
 def test_no_law_is_broken_on_many_schedules(first: int) -> None:
     """The same holds on 20,000 schedules."""
     assert problems(first=first, count=CHUNK) == []
-
-
-def test_who_closes_by_itself_is_not_stopped_twice() -> None:
-    """A stage that failed and closes its input is told to end: the calls behind it land."""
-    assert problems(first=11_078, count=1) == []
 
 
 @pytest.mark.parametrize("seed", range(0, SHORT, 8))

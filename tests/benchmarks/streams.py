@@ -14,7 +14,6 @@ from typing import Any
 from tests.benchmarks.result import Ratio, Results, Spent
 from tests.benchmarks.timing import Times, ratio
 
-from mergepoint.aio.combine import batched
 from mergepoint.aio.map import mapped
 from mergepoint.aio.stream import from_iterable
 
@@ -185,9 +184,10 @@ def memory(items: int, results: Results) -> None:
 
 
 async def _resident(items: int) -> tuple[float, float]:
-    """Map, gather, spread and map side by side; give MiB after a tenth and at the end."""
-    batches = batched(mapped(from_iterable(range(items)), at_once, width=1), size=50)
-    stream = mapped(mapped(batches, from_iterable, width=1), at_once, width=WIDTH)
+    """Map, spread and map side by side; give MiB after a tenth and at the end."""
+    batches = mapped(from_iterable(range(0, items, 50)), at_once, width=1)
+    spread = mapped(batches, lambda low: from_iterable(range(low, low + 50)), width=1)
+    stream = mapped(spread, at_once, width=WIDTH)
     early = late = 0.0
     count = 0
     async for _ in stream:

@@ -9,8 +9,6 @@ from collections.abc import (
     AsyncIterable,
     Awaitable,
     Callable,
-    Collection,
-    Coroutine,
 )
 from contextlib import aclosing
 from contextvars import Context, copy_context
@@ -23,7 +21,6 @@ from mergepoint.aio.stream import (
     InputStream,
     Notifier,
     Stream,
-    at_least,
     awaitable,
     drive_in_context,
     finish_tasks,
@@ -35,48 +32,6 @@ from mergepoint.aio.stream import (
 T = TypeVar("T")
 
 _END: Final = object()
-
-
-class SourceReader:
-    """A task that opens an input, reads it, and closes it.
-
-    Generators that keep a cancel scope or a context variable open across a `yield` must be advanced
-    and closed by one task. `on_end` is called when the work is over.
-    """
-
-    def __init__(
-        self, work: Coroutine[Any, Any, None], intake: InputStream[Any], on_end: Callable[[], None]
-    ) -> None:
-        self.stopping = False  # an input may swallow its cancellation and give another item
-        self._intake = intake
-        self._task = asyncio.get_running_loop().create_task(work, name="reader")
-        self._task.add_done_callback(lambda _: on_end())
-
-    @property
-    def over(self) -> bool:
-        """Return whether the work is over."""
-        return self._task.done()
-
-    def result(self) -> None:
-        """Raise the error that the work raised, if any."""
-        self._task.result()
-
-    async def stop(self, *, others: Collection[asyncio.Task[Any]] = (), outlasts: int = 0) -> None:
-        """End the work, and wait for it and for the `others` (see `finish_tasks`).
-
-        Raises the error that the input raises while it is closed. An error from before is dropped.
-        """
-        late = not self._task.done()
-        self.stopping = True
-        if not self._intake.closing:  # a second cancellation would interrupt the closing
-            self._task.cancel()
-        try:
-            await finish_tasks([self._task, *others], outlasts=outlasts)
-        finally:
-            # Read also while a cancellation is raised: asyncio reports errors that nobody read.
-            failed = not self._task.cancelled() and self._task.exception() is not None
-        if late and failed:
-            self._task.result()
 
 
 async def in_own_task(stream: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
@@ -164,7 +119,9 @@ class MapWindow(Generic[T, R]):
 
     _context: Context
     _loop: asyncio.AbstractEventLoop
-    _reader: SourceReader
+    # Opens, reads and closes the input. Generators that keep a cancel scope or a context variable
+    # open across a `yield` must be advanced and closed by one task.
+    _reader: Task
 
     def __init__(
         self, intake: InputStream[T], function: Callable[[T], Any], settings: MapSettings
@@ -199,7 +156,7 @@ class MapWindow(Generic[T, R]):
         task: Task | None = None
         raised: BaseException | None = None
         try:
-            while self._held or not self._reader.over:
+            while self._held or not self._reader.done():
                 task = ready[0] if ready else None
                 fan = fans.get(task) if fans else None
                 if fan is not None and fan.results:
@@ -263,7 +220,8 @@ class MapWindow(Generic[T, R]):
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._context = copy_context()
         self._loop = loop
-        self._reader = SourceReader(self._pull(), self._intake, self._news.ring)
+        self._reader = loop.create_task(self._pull(), name="reader")
+        self._reader.add_done_callback(lambda _: self._news.ring())
 
     def _take(self, fan: _Fan) -> Any:
         if fan.ahead:
@@ -387,11 +345,28 @@ class MapWindow(Generic[T, R]):
                 call.cancel()
         outlasts = int(lands and isinstance(raised, Exception))  # no cancellation was requested yet
         try:
-            await self._reader.stop(others=calls, outlasts=outlasts)
+            await self._stop_reader(calls, outlasts)
         finally:
             # A reader that was cancelled before its first step has not opened the input.
             await self._intake.abandon()
             note_suppressed_errors(raised, calls)
+
+    async def _stop_reader(self, calls: list[Task], outlasts: int) -> None:
+        """End the reader, and wait for it and for the calls (see `finish_tasks`).
+
+        Raises the error that the input raises while it is closed. An error from before is dropped.
+        """
+        reader = self._reader
+        late = not reader.done()
+        if not self._intake.closing:  # a second cancellation would interrupt the closing
+            reader.cancel()
+        try:
+            await finish_tasks([reader, *calls], outlasts=outlasts)
+        finally:
+            # Read also while a cancellation is raised: asyncio reports errors that nobody read.
+            failed = not reader.cancelled() and reader.exception() is not None
+        if late and failed:
+            reader.result()
 
 
 def _has_run(call: Task) -> bool:
@@ -461,8 +436,11 @@ def mapped(
         ValueError: A number is too small.
         TypeError: The input is not an async iterator, or (in its turn) the function is not async.
     """
-    at_least(1, width=width)
-    at_least(0, prefetch=prefetch)
+    for name, number, least in (("width", width, 1), ("prefetch", prefetch, 0)):
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise TypeError(f"{name} must be an integer, not {number!r}")
+        if number < least:
+            raise ValueError(f"{name} must be at least {least}, not {number}")
     if stop not in get_args(Stop):
         raise ValueError(f"stop must be one of {', '.join(get_args(Stop))}, not {stop!r}")
     intake = InputStream(items)
@@ -501,57 +479,3 @@ async def _one_by_one(
                         yield result
             else:
                 yield await run_in_context(context, awaitable, made)
-
-
-class Prefetcher(Generic[T]):
-    """At most `limit` items of an input that are read ahead by a task and not consumed.
-
-    Nothing is read before `begin`. `on_change` is called when an item has come, and at the end.
-    """
-
-    _reader: SourceReader
-
-    def __init__(
-        self, items: AsyncIterable[T], *, limit: int, on_change: Callable[[], None]
-    ) -> None:
-        self.items: deque[T] = deque()
-        self.intake = InputStream(items)
-        self._limit = limit
-        self._on_change = on_change
-        self._room = Notifier()
-
-    def begin(self) -> None:
-        """Start reading."""
-        self._reader = SourceReader(self._read(), self.intake, self._on_change)
-
-    @property
-    def over(self) -> bool:
-        """Return whether all items were consumed, and no more will come."""
-        return not self.items and self._reader.over
-
-    def take(self) -> T:
-        """Return the oldest item, and make room for another."""
-        self._room.ring()
-        return self.items.popleft()
-
-    def result(self) -> None:
-        """Raise the input's error, if any."""
-        self._reader.result()
-
-    async def end(self) -> None:
-        """Stop reading. Raises the error that the input raises while it is closed."""
-        try:
-            await self._reader.stop()
-        finally:
-            await self.intake.abandon()
-
-    async def _read(self) -> None:
-        async with self.intake as items:
-            async for item in items:
-                if self._reader.stopping:
-                    return
-                self.items.append(item)
-                self._on_change()
-                # Before the next pull: at the limit, another item would be too many.
-                while len(self.items) >= self._limit:
-                    await self._room.wait()

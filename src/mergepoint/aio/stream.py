@@ -21,25 +21,6 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 T = TypeVar("T")
 
 
-class StreamOwner:
-    """The event loop that a stream began in, or several streams that share an input."""
-
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def enter(self) -> asyncio.AbstractEventLoop:
-        """Bind the stream to the running loop and return it. Raises RuntimeError in another."""
-        loop = asyncio.get_running_loop()
-        if self._loop is None:
-            self._loop = loop
-        elif self._loop is not loop:
-            raise RuntimeError(
-                "this stream began in another event loop, and its tasks belong to that loop: read "
-                "and close it there, or create one stream per loop"
-            )
-        return loop
-
-
 class Stream(Generic[T]):
     """An async iterator that does nothing before its first item is requested.
 
@@ -51,29 +32,34 @@ class Stream(Generic[T]):
     """
 
     def __init__(
-        self,
-        results: AsyncGenerator[T, None],
-        abandon: Callable[[], Awaitable[None]],
-        *,
-        home: StreamOwner | None = None,
+        self, results: AsyncGenerator[T, None], abandon: Callable[[], Awaitable[None]]
     ) -> None:
         self._results = results
         self._abandon = abandon  # closes the inputs of a body that never ran
-        self._home = home or StreamOwner()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __aiter__(self) -> AsyncIterator[T]:
-        self._loop = self._home.enter()
+        self._enter()
         return self._results  # `async for` stays in one loop: skip the check per item
 
     def __anext__(self) -> Awaitable[T]:
         if asyncio.get_running_loop() is not self._loop:
-            self._loop = self._home.enter()
+            self._enter()
         return self._results.__anext__()
+
+    def _enter(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise RuntimeError(
+                "this stream began in another event loop, and its tasks belong to that loop: read "
+                "and close it there, or create one stream per loop"
+            )
 
     async def aclose(self) -> None:
         """End the stream. Raises errors that its inputs raise while they are closed."""
-        self._loop = self._home.enter()
+        self._enter()
         await self._results.aclose()
         # Closing a generator that never ran runs no `finally`, so its inputs are closed here.
         await self._abandon()
@@ -272,12 +258,3 @@ class Notifier:
                 if not ring.done():  # a cancelled one stays in the list until now
                     ring.set_result(None)
             self.waiting.clear()
-
-
-def at_least(least: int, **numbers: int) -> None:
-    """Raise TypeError for a number that is not an integer, ValueError if it is below `least`."""
-    for name, number in numbers.items():
-        if isinstance(number, bool) or not isinstance(number, int):
-            raise TypeError(f"{name} must be an integer, not {number!r}")
-        if number < least:
-            raise ValueError(f"{name} must be at least {least}, not {number}")
