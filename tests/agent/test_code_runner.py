@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from tests.agent.running import ran
 
 from mergepoint.core.errors import SandboxMissing, install_command
-from mergepoint.sandbox.backends import CodeRunner, code_runner
+from mergepoint.sandbox import backends
+from mergepoint.sandbox.backends import CodeRunner, UnsafeSubprocess, code_runner
 from mergepoint.sandbox.bubblewrap import Bubblewrap
 from mergepoint.sandbox.job import CodeJob, CodeRun
 
@@ -62,6 +65,31 @@ def test_the_unsafe_one_is_had_by_its_name_and_says_so() -> None:
     """It runs where nothing else does, and each run says what ran it."""
     runner = code_runner("unsafe_subprocess")
     assert ran(runner, "print(1)").backend == "unsafe_subprocess"
+
+
+def test_a_backend_proves_itself_once_per_search_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its self-test is run again with another PATH, and after it failed."""
+    tests = []
+
+    @dataclass(frozen=True, slots=True)
+    class Proving(UnsafeSubprocess):
+        def probe(self) -> None:
+            tests.append(os.environ["PATH"])
+            if not (tmp_path / "installed").exists():
+                raise SandboxMissing("not installed")
+
+    monkeypatch.setitem(backends._BACKENDS, "bubblewrap", Proving)
+    monkeypatch.setenv("PATH", "one")
+    for _ in range(2):
+        with pytest.raises(SandboxMissing):
+            code_runner("bubblewrap")
+    (tmp_path / "installed").touch()
+    assert {code_runner("bubblewrap") for _ in range(3)} == {Proving()}
+    monkeypatch.setenv("PATH", "two")
+    code_runner("bubblewrap")
+    assert tests == ["one", "one", "one", "two"]
 
 
 def test_an_unknown_backend_is_told_with_those_there_are() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mergepoint.agent.skills import EXAMPLES, SkillLibrary, read_skill
+from mergepoint.agent.skills import EXAMPLES, SkillLibrary, bundled_skills, read_skill
 from mergepoint.core.errors import SkillError
 
 GOOD = """\
@@ -252,3 +252,9 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path, name: str) -> 
     elsewhere.rename(skill / "other")
     (skill / name).symlink_to("other")
     assert read_skill(skill).name == "greeting"
+
+
+def test_the_bundled_skills_are_read_once_per_process() -> None:
+    """Two agents share the library of the package, which equals the one read from its folder."""
+    assert bundled_skills() is bundled_skills()
+    assert dict(bundled_skills()) == dict(SkillLibrary.at(EXAMPLES))

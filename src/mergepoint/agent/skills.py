@@ -8,6 +8,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path, PurePosixPath
 from textwrap import indent
 from types import MappingProxyType
@@ -415,6 +416,12 @@ class SkillLibrary(Mapping[str, Skill]):
 
     def __repr__(self) -> str:
         return f"SkillLibrary({', '.join(self._skills)})"
+
+
+@cache
+def bundled_skills() -> SkillLibrary:
+    """Return the skills of the package, which are read once per process."""
+    return SkillLibrary.at(EXAMPLES)
 
 
 def _folders(folder: Path) -> list[Path]:

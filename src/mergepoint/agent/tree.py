@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from mergepoint.agent.skills import EXAMPLES, SkillLibrary
+from mergepoint.agent.skills import SkillLibrary, bundled_skills
 from mergepoint.core.errors import Fault, SkillError, StepError
 from mergepoint.core.paths import nearest
 from mergepoint.journal.writer import run_off_loop
@@ -429,7 +429,7 @@ def agent(
         TreeError: An argument is invalid.
         SkillError: A tool has a reserved name.
     """
-    known = SkillLibrary.at(EXAMPLES) if skills is None else skills
+    known = bundled_skills() if skills is None else skills
     _check_tools(known)
     given = {name: Path(path) for name, path in (files or {}).items()}
     equipment = CodeTools(skills=known, files=given, runner=runner, limits=limits or Limits())

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 from mergepoint.core.errors import SandboxMissing, install_command
@@ -104,12 +105,21 @@ def code_runner(name: str | None = None) -> CodeRunner:
         raise ValueError(f"no code runner {name!r}; known runners: {', '.join(_BACKENDS)}")
     reasons = {}
     for one in (name,) if name else SAFE:
-        runner = _BACKENDS[one]()
         try:
-            runner.probe()
+            _probed(one, os.environ.get("PATH"))
         except SandboxMissing as error:
             reasons[one] = str(error)
         else:
-            return runner
+            return _BACKENDS[one]()
     told = "".join(f"\n  {one}: {reason}" for one, reason in reasons.items())
     raise SandboxMissing(f"no sandbox works on this machine:{told}\n{_FIXES}")
+
+
+@cache
+def _probed(name: str, path: str | None) -> None:
+    """Run a backend's self-test once per process and search path. Raises SandboxMissing.
+
+    The test of bubblewrap starts a process, a tenth of a second. A failed one is tried again, since
+    its error says what to install.
+    """
+    _BACKENDS[name]().probe()
