@@ -13,8 +13,9 @@ from tests.agent.attack import FULL, SEEN, UNSHOWN, Attack
 from tests.agent.conftest import Machine
 from tests.agent.throw_away import GUARD, REACHED, thrown_away
 
-from mergepoint.sandbox.bubblewrap import REFUSED, Bubblewrap
+from mergepoint.sandbox.bubblewrap import Bubblewrap
 from mergepoint.sandbox.job import CodeJob, CodeRun
+from mergepoint.sandbox.seccomp import REFUSED
 
 
 def named(attack: Attack) -> str:

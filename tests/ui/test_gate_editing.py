@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from mergepoint.agent.tree import Plan
 from mergepoint.agent.turns import Pending
-from mergepoint.apps.chainlit.shown_step import decision_for, editor_of
+from mergepoint.apps.chainlit.buttons import decision_for, editor_of
 from mergepoint.core.errors import StepError
 from mergepoint.core.merge import State
 from mergepoint.tree.decision import Decision, Question

@@ -17,9 +17,10 @@ from chainlit.types import ThreadDict
 from fastapi import Depends, Request, Response
 from fastapi.responses import JSONResponse
 
+from mergepoint.apps.chainlit.buttons import NAMES, SAVE
 from mergepoint.apps.chainlit.data_layer import REQUESTER, STOPPED, FileDataLayer
 from mergepoint.apps.chainlit.security import Attempts, Logins
-from mergepoint.apps.chainlit.shown_step import NAMES, SAVE, without_paths
+from mergepoint.apps.chainlit.shown_step import without_paths
 from mergepoint.apps.chainlit.threads import whole_row
 from mergepoint.apps.chainlit.turn_controller import TurnController
 

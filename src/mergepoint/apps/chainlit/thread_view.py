@@ -11,16 +11,14 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Literal
 
+from mergepoint.apps.chainlit.buttons import gate_buttons, interrupted_buttons, retry_buttons
 from mergepoint.apps.chainlit.shown_step import (
     ASSISTANT,
     ShownStep,
     code_change,
     escape_directives,
-    gate_buttons,
-    interrupted_buttons,
     last_line,
     partial_text,
-    retry_buttons,
     run_text,
     shown_id,
     step_text,

@@ -16,7 +16,7 @@ from chainlit.session import WebsocketSession
 
 from mergepoint.agent.turns import Listeners, cancel, decide, go_on, pending, say
 from mergepoint.apps.chainlit.browser_tab import TabView
-from mergepoint.apps.chainlit.shown_step import (
+from mergepoint.apps.chainlit.buttons import (
     APPROVE,
     CANCEL,
     EDIT,
