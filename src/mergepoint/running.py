@@ -56,8 +56,9 @@ if TYPE_CHECKING:
     from mergepoint.engine.callbacks import Event
     from mergepoint.engine.compiled_graph import CompiledTree, DrawnGraph
     from mergepoint.journal.stores import Store
-    from mergepoint.models.identity import ChatModel, View
+    from mergepoint.models.identity import ChatModel
     from mergepoint.models.pricing import Price
+    from mergepoint.models.providers import View
     from mergepoint.streams.registry import Registry
     from mergepoint.tree.policy import Budget
 

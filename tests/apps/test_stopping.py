@@ -171,7 +171,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 
 from mergepoint import Block, Step
-from mergepoint.models.cancellation import STOP_SIGNAL
+from mergepoint.models.timeouts import STOP_SIGNAL
 
 
 class Pressing(BaseChatModel):

@@ -19,7 +19,7 @@ from mergepoint.engine.run_tree import TRANSCRIPT, Result, arun_generation, run_
 from mergepoint.engine.runner import ChatRunner
 from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.transcript import Transcript, Usage, read_transcript
-from mergepoint.models.identity import OPENING, View, seen_through
+from mergepoint.models.providers import OPENING, View, seen_through
 from mergepoint.testing.server import Body, ModelServer, ServerReply
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block

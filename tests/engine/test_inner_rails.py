@@ -36,8 +36,8 @@ from mergepoint import (
 from mergepoint.engine.compiler import Form
 from mergepoint.engine.interpreter import interpret
 from mergepoint.models.budget import BudgetLedger
-from mergepoint.models.cancellation import stop_signal
 from mergepoint.models.pricing import Prices
+from mergepoint.models.timeouts import stop_signal
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
 from mergepoint.testing.simulated_time import FakeClock
 from mergepoint.tree.policy import Policy, Retry

@@ -15,8 +15,8 @@ import pytest
 from mergepoint import Block, Step
 from mergepoint.engine.callbacks import PulledEvents
 from mergepoint.engine.interpreter import interpret
-from mergepoint.models.cancellation import HelperThread, TimeLimits
 from mergepoint.models.event_loop import run_sync
+from mergepoint.models.timeouts import HelperThread, TimeLimits
 
 LONG = 5.0
 """Seconds after which the work ends that nothing interrupted."""

@@ -14,7 +14,7 @@ from mergepoint.core.errors import AnswerError, StepError, TreeError
 from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.compiler import compile_graph
 from mergepoint.engine.interpreter import interpret
-from mergepoint.models.identity import View
+from mergepoint.models.providers import View
 from mergepoint.report.views import in_full
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
 from mergepoint.tree.leaves import Step

@@ -17,8 +17,8 @@ from mergepoint.models.budget import (
     output_cap_of,
     prompt_at_most,
 )
-from mergepoint.models.cancellation import Stopwatch
 from mergepoint.models.retry import was_refused
+from mergepoint.models.timeouts import Stopwatch
 from mergepoint.testing.scripted_model import ScriptedModel
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.interpreter import interpret
-from mergepoint.models.cancellation import STOP_SIGNAL, stop_signal
+from mergepoint.models.timeouts import STOP_SIGNAL, stop_signal
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.testing.simulated_time import FakeClock
 from mergepoint.tree.leaves import Step

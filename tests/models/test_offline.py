@@ -35,9 +35,9 @@ from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 from mergepoint.core.errors import StepError
-from mergepoint.models.identity import identity, view_of
+from mergepoint.models.identity import identity
 from mergepoint.models.instrument import instrument
-from mergepoint.models.providers import resolve_model
+from mergepoint.models.providers import resolve_model, view_of
 from mergepoint.offline.language import ConversationReading
 from mergepoint.offline.model import NOT_A_LANGUAGE_MODEL, OfflineModel, fill_schema
 

@@ -13,8 +13,7 @@ from mergepoint.core.errors import StepError, TreeError
 from mergepoint.engine.compiler import compile_graph
 from mergepoint.engine.interpreter import interpret
 from mergepoint.engine.runner import ChatRunner
-from mergepoint.models.identity import view_of
-from mergepoint.models.providers import resolve_model
+from mergepoint.models.providers import resolve_model, view_of
 from mergepoint.offline.model import OfflineModel
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.testing.server import ModelServer

@@ -22,10 +22,10 @@ from mergepoint.journal.fingerprint import Digests
 from mergepoint.journal.recorded_answers import RecordedAnswers, ReplaySource, ResumeSource
 from mergepoint.journal.stores import Journal, MemoryJournal
 from mergepoint.models.budget import BudgetLedger
-from mergepoint.models.cancellation import GRACE, AttemptTracker, TimeLimits, stop_signal
 from mergepoint.models.identity import declared
 from mergepoint.models.instrument import SCOPED, instrument, instrument_in_scope
 from mergepoint.models.scope import SCOPE, Samples, Scope, ScopedModelCall
+from mergepoint.models.timeouts import GRACE, AttemptTracker, TimeLimits, stop_signal
 from mergepoint.testing.scripted_model import Answer, ScriptedModel
 from mergepoint.testing.simulated_time import FakeClock
 from mergepoint.tree.policy import Budget, Policy, Retry

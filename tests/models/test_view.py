@@ -19,13 +19,7 @@ from langchain_core.messages import (
 )
 from langchain_openai import ChatOpenAI
 
-from mergepoint.models.identity import (
-    OPENING,
-    VIEWS,
-    seen_through,
-    view_of,
-    view_problem,
-)
+from mergepoint.models.providers import OPENING, VIEWS, seen_through, view_of, view_problem
 from mergepoint.testing.scripted_model import ScriptedModel
 
 U, A, S = HumanMessage, AIMessage, SystemMessage

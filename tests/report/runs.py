@@ -19,7 +19,7 @@ from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.context import RunContext
 from mergepoint.engine.run_tree import run_generation
 from mergepoint.journal.transcript import Transcript
-from mergepoint.models.identity import View
+from mergepoint.models.providers import View
 from mergepoint.tree.decision import Answerer
 from mergepoint.tree.nodes import Node
 

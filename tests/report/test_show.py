@@ -13,7 +13,7 @@ from tests.report.runs import ran
 
 from mergepoint.core.errors import MergepointError
 from mergepoint.journal.transcript import read_transcript, write_transcript
-from mergepoint.models.identity import seen_through
+from mergepoint.models.providers import seen_through
 from mergepoint.report.call_text import TranscriptIndex, call_view, to_json, to_text
 from mergepoint.report.views import AnswerOutcome, Captured, MergePoint, Read
 from mergepoint.tree.leaves import Step

@@ -40,10 +40,10 @@ from mergepoint.journal.stores import Journal, MemoryJournal
 from mergepoint.journal.writer import append_record
 from mergepoint.models.budget import BudgetLedger, BudgetSource, NestedBudget
 from mergepoint.models.call import CALL
-from mergepoint.models.cancellation import CHECK
 from mergepoint.models.instrument import SCOPED
 from mergepoint.models.responses import cut_off
 from mergepoint.models.scope import SCOPE
+from mergepoint.models.timeouts import CHECK
 from mergepoint.tree.decision import Answerer
 from mergepoint.tree.leaves import Content
 from mergepoint.tree.prompts import copied

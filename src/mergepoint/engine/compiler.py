@@ -52,11 +52,11 @@ from mergepoint.engine.graph_nodes import (
 )
 from mergepoint.engine.leaf_calls import TreeCalls
 from mergepoint.engine.run_constants import RUN_ID, THREAD
-from mergepoint.engine.run_start import Journaling, Origin, RunStarter
+from mergepoint.engine.start_and_resume import Journaling, Origin, RunStarter
 from mergepoint.journal.file_journal import store_at
 from mergepoint.journal.writer import run_off_loop
-from mergepoint.models.identity import ChatModel, View, view_problem
-from mergepoint.models.providers import ModelSettings
+from mergepoint.models.identity import ChatModel
+from mergepoint.models.providers import ModelSettings, View, view_problem
 from mergepoint.tree.leaves import Call, Step
 from mergepoint.tree.nodes import (
     THREADS,

@@ -46,14 +46,14 @@ from mergepoint.journal.fingerprint import call_digest
 from mergepoint.journal.recorded_answers import AnswerRequest
 from mergepoint.journal.writer import FlushedContext, after_writes, append_record, call_and_flush
 from mergepoint.models.budget import BudgetSource
-from mergepoint.models.cancellation import STOP_SIGNAL, TimeLimits, awaited_in_time, in_time
 from mergepoint.models.event_loop import run_sync
-from mergepoint.models.identity import View, configured, is_dynamic
+from mergepoint.models.identity import configured, is_dynamic
 from mergepoint.models.instrument import instrument_in_scope
-from mergepoint.models.providers import NO_SETTINGS, ModelSettings
+from mergepoint.models.providers import NO_SETTINGS, ModelSettings, View
 from mergepoint.models.responses import cleaned
 from mergepoint.models.retry import CLOCK, wait_before_next
 from mergepoint.models.scope import Samples, Scope
+from mergepoint.models.timeouts import STOP_SIGNAL, TimeLimits, awaited_in_time, in_time
 from mergepoint.tree.evaluate import Messages
 from mergepoint.tree.leaves import Call, CallTarget
 from mergepoint.tree.policy import Policy, Retry

@@ -21,7 +21,7 @@ from mergepoint.journal.fingerprint import Digests
 from mergepoint.journal.recorded_answers import AnswerRequest, pending
 from mergepoint.journal.replay import ignored_answer
 from mergepoint.journal.writer import after_writes, append_record, call_and_flush
-from mergepoint.models.cancellation import STOP_SIGNAL
+from mergepoint.models.timeouts import STOP_SIGNAL
 from mergepoint.tree.decision import RESPONSE_SCHEMA, Answerer, Decision, Question
 from mergepoint.tree.nodes import Gate
 from mergepoint.tree.prompts import copied, copied_message

@@ -44,7 +44,7 @@ from mergepoint.engine.run_constants import (
     node_names,
     sendable_messages,
 )
-from mergepoint.engine.run_start import OpenedRun, RunStarter
+from mergepoint.engine.start_and_resume import OpenedRun, RunStarter
 from mergepoint.engine.step_call import reusing_copies
 from mergepoint.journal.writer import run_off_loop
 from mergepoint.models.identity import ChatModel

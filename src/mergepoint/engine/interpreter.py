@@ -25,9 +25,10 @@ from mergepoint.engine.run_constants import (
     sendable_messages,
     unused_run_id,
 )
-from mergepoint.models.cancellation import result_of, wait_all
-from mergepoint.models.identity import ChatModel, View
+from mergepoint.models.identity import ChatModel
 from mergepoint.models.pricing import Price
+from mergepoint.models.providers import View
+from mergepoint.models.timeouts import result_of, wait_all
 from mergepoint.tree.decision import Decision, Question
 from mergepoint.tree.evaluate import Branch, Messages, drive, evaluate
 from mergepoint.tree.leaves import Call, Step

@@ -30,7 +30,7 @@ from mergepoint.engine.run_constants import Facts
 from mergepoint.engine.step_call import StepCall
 from mergepoint.journal.call_records import TOOL
 from mergepoint.journal.checked_lines import JournalError
-from mergepoint.models.instrument import composed
+from mergepoint.models.identity import composed
 from mergepoint.models.providers import NO_SETTINGS, ModelSettings, Resolver
 from mergepoint.tree.leaves import Call, Step
 from mergepoint.tree.nodes import Node, walk
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from langchain_core.runnables import Runnable, RunnableConfig
 
     from mergepoint.models.budget import CallShape
-    from mergepoint.models.identity import ChatModel, View
+    from mergepoint.models.identity import ChatModel
+    from mergepoint.models.providers import View
     from mergepoint.tree.evaluate import Messages
     from mergepoint.tree.prompts import CallContext
 

@@ -16,7 +16,8 @@ from mergepoint.engine.callbacks import Event
 from mergepoint.engine.context import RunContext
 from mergepoint.engine.gates import by_path
 from mergepoint.engine.run_constants import whole_messages
-from mergepoint.engine.run_start import (
+from mergepoint.engine.runner import ChatRunner
+from mergepoint.engine.start_and_resume import (
     EXCLUSIVE,
     Origin,
     RunInputs,
@@ -24,7 +25,6 @@ from mergepoint.engine.run_start import (
     detach_journal,
     named_run,
 )
-from mergepoint.engine.runner import ChatRunner
 from mergepoint.journal.file_journal import store_at
 from mergepoint.journal.recipe_records import NOTE, RecipeEnd
 from mergepoint.journal.replay import check_answers
@@ -43,8 +43,9 @@ if TYPE_CHECKING:
     from mergepoint.engine.compiler import Form
     from mergepoint.journal.call_records import CallRecord
     from mergepoint.journal.stores import RunHeader, RunJournal, Store
-    from mergepoint.models.identity import ChatModel, View
+    from mergepoint.models.identity import ChatModel
     from mergepoint.models.pricing import Price
+    from mergepoint.models.providers import View
     from mergepoint.tree.decision import Answerer
     from mergepoint.tree.policy import Budget
 

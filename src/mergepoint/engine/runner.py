@@ -20,7 +20,7 @@ from mergepoint.engine.context import RunContext, Turn
 from mergepoint.engine.gates import GATES
 from mergepoint.engine.leaf_calls import TreeCalls
 from mergepoint.engine.run_constants import RUN_ID, SEED
-from mergepoint.engine.run_start import (
+from mergepoint.engine.start_and_resume import (
     Journaling,
     Origin,
     RunInputs,
@@ -31,9 +31,9 @@ from mergepoint.journal.file_journal import store_at
 from mergepoint.journal.stores import RunJournal, Store
 from mergepoint.journal.writer import run_off_loop
 from mergepoint.models.budget import BudgetSource
-from mergepoint.models.identity import ChatModel, View
+from mergepoint.models.identity import ChatModel
 from mergepoint.models.pricing import Price, Prices
-from mergepoint.models.providers import ModelSettings
+from mergepoint.models.providers import ModelSettings, View
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block, Node, root_path
 from mergepoint.tree.policy import Budget, as_budget

@@ -40,18 +40,18 @@ from mergepoint.models.call import CALL, ModelCall, find_recorded_answer
 from mergepoint.models.identity import (
     ChatModel,
     ModelBinding,
-    View,
     carrying,
+    composed,
     configured,
     identity,
     is_dynamic,
     part_of,
     parts,
-    view_of,
+    whole_name,
 )
-from mergepoint.models.instrument import composed, instrument, whole_name
+from mergepoint.models.instrument import instrument
 from mergepoint.models.pricing import prepare_prices
-from mergepoint.models.providers import NO_SETTINGS, ModelSettings
+from mergepoint.models.providers import NO_SETTINGS, ModelSettings, View, view_of
 from mergepoint.models.responses import cleaned, finish_reason, instruction_for, json_of, structured
 from mergepoint.tree.evaluate import Messages
 from mergepoint.tree.leaves import Content, Method, Step

@@ -28,8 +28,8 @@ from mergepoint.models.budget_account import (
     charge_prior_calls,
     tokens_of,
 )
-from mergepoint.models.cancellation import Stopwatch
 from mergepoint.models.pricing import PICO, Price, Prices
+from mergepoint.models.timeouts import Stopwatch
 from mergepoint.tree.policy import Budget
 
 # The most tokens that a call can use must be known before it is made. A prompt is bounded by its

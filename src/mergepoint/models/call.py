@@ -34,18 +34,12 @@ from mergepoint.journal.recorded_answers import AnswerRequest, RecordedAnswers
 from mergepoint.journal.stores import Journal
 from mergepoint.journal.writer import PendingWrites, append_record
 from mergepoint.models.budget import BudgetSource, Reservation, merged
-from mergepoint.models.cancellation import GRACE, STOP_SIGNAL, CancellationShield, TimeLimits
-from mergepoint.models.identity import (
-    View,
-    as_langchain_sends,
-    declared,
-    identity,
-    seen_through,
-    view_of,
-)
+from mergepoint.models.identity import declared, identity
 from mergepoint.models.pricing import aprepare_prices
+from mergepoint.models.providers import View, as_langchain_sends, seen_through, view_of
 from mergepoint.models.responses import check_end, cleaned, truncation
 from mergepoint.models.retry import CLOCK, Clock, wait_before_next
+from mergepoint.models.timeouts import GRACE, STOP_SIGNAL, CancellationShield, TimeLimits
 from mergepoint.tree.policy import Policy, Retry
 from mergepoint.tree.prompts import copied, copied_message
 

@@ -18,7 +18,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
-from mergepoint.models.cancellation import result_of, wait_all
+from mergepoint.models.timeouts import result_of, wait_all
 
 T = TypeVar("T")
 

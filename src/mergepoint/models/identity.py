@@ -1,18 +1,15 @@
-"""The identity of a model: its name, provider, settings, and view of a conversation."""
+"""The identity of a model: its name, provider, and settings; and Runnables made of models."""
 
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeAlias, get_args
-from urllib.parse import urlsplit
+from typing import Any, Final, TypeAlias
 
 import orjson
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableWithFallbacks
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.config import ensure_config, merge_configs
@@ -20,12 +17,12 @@ from langchain_core.runnables.configurable import DynamicRunnable
 from pydantic import BaseModel
 
 from mergepoint.core.errors import StepError
+from mergepoint.journal.fingerprint import setting_digest
 from mergepoint.models.budget import output_cap, output_cap_of
 from mergepoint.models.langchain_internals import (
     chosen_chat_model,
     is_init_chat_model,
     model_type,
-    normalized,
     tracing_params,
 )
 
@@ -257,96 +254,29 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-# A pipeline whose stages keep only their last response has consecutive assistant messages, and may
-# begin with one. Some providers reject that. For them, consecutive messages with the same role are
-# joined, and the conversation begins with a user line. The state does not change.
+def composed(
+    model: ChatModel, change: Callable[[BaseChatModel], ChatModel], whole: str | None = None
+) -> ChatModel:
+    """Return a Runnable of chat models with each replaced by the result of `change`.
 
-
-View = Literal["as_is", "alternate"]
-VIEWS: tuple[str, ...] = get_args(View)
-
-OPENING = "(The conversation so far.)"
-
-# Providers whose APIs, or common chat templates, reject anything but alternating roles.
-_ALTERNATING = frozenset(
-    {"anthropic", "mistral", "mistralai", "google_genai", "google_vertexai", "huggingface", "vllm"}
-)
-_OPENAI = "api.openai.com"
-
-
-def view_problem(view: object) -> str | None:
-    """Return the problem of a view's name, or None."""
-    if view in VIEWS:
-        return None
-    return f"view={view!r}; allowed are {', '.join(map(repr, VIEWS))}"
-
-
-def view_of(model: BaseChatModel) -> View:
-    """Return a provider's default view.
-
-    An OpenAI-compatible server at another address counts as alternating: local servers use the chat
-    templates of their models, and many of those reject consecutive messages with the same role.
+    Each model carries the parameters that the Runnables around bind to its calls, and the
+    Runnable's identity.
     """
-    provider = str(tracing_params(model).get("ls_provider", ""))
-    if provider in _ALTERNATING:
-        return "alternate"
-    if provider == "openai":
-        base = getattr(model, "openai_api_base", None) or os.environ.get("OPENAI_BASE_URL")
-        return "alternate" if base and urlsplit(str(base)).hostname != _OPENAI else "as_is"
-    return "as_is"
+    name = whole_name(model) if whole is None else whole
+
+    def changed(one: BaseChatModel, bound: Mapping[str, Any]) -> ChatModel:
+        part = part_of(one)
+        return change(
+            carrying(one, ModelBinding({**part.bound, **bound}, name, part.settings - set(bound)))
+        )
+
+    return rebuilt(model, changed)
 
 
-def as_langchain_sends(messages: list[BaseMessage]) -> list[BaseMessage]:
-    """Return messages with content blocks in the form that LangChain passes to a chat model.
-
-    LangChain converts blocks of older versions when a model is called, before the model's own code.
-    """
-    if all(type(message.content) is str for message in messages):
-        return messages
-    return normalized(messages)
-
-
-def seen_through(view: View, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Return the messages in the form in which they are sent.
-
-    With `alternate`, system messages come first, a user message follows, and roles alternate.
-    """
-    if view == "as_is":
-        return list(messages)
-    sent: list[BaseMessage] = []
-    # sorted() is stable, so the other messages keep their order.
-    for message in sorted(messages, key=lambda message: message.type != "system"):
-        opening = not sent or isinstance(sent[-1], SystemMessage)
-        if opening and message.type == "ai":
-            sent.append(HumanMessage(OPENING))
-        if sent and sent[-1].type == message.type and _joinable(sent[-1], message):
-            sent[-1] = _joined(sent[-1], message)
-        else:
-            sent.append(message)
-    return sent
-
-
-def _joinable(first: BaseMessage, second: BaseMessage) -> bool:
-    plain = isinstance(second, HumanMessage | AIMessage | SystemMessage)
-    # Joining keeps content only: tool calls would be lost, and their results have no call.
-    tools = isinstance(first, AIMessage) and (first.tool_calls or second.tool_calls)  # type: ignore[attr-defined]
-    return plain and not tools
-
-
-def _joined(first: BaseMessage, second: BaseMessage) -> BaseMessage:
-    kind: dict[str, type[HumanMessage | AIMessage | SystemMessage]] = {
-        "human": HumanMessage,
-        "ai": AIMessage,
-        "system": SystemMessage,
-    }
-    if first.type not in kind:
-        raise StepError(f"a {first.type} message cannot be joined")
-    if isinstance(first.content, str) and isinstance(second.content, str):
-        return kind[first.type](content=f"{first.content}\n\n{second.content}")
-    return kind[first.type](content=[*_blocks(first), *_blocks(second)])
-
-
-def _blocks(message: BaseMessage) -> list[str | dict[str, object]]:
-    if isinstance(message.content, str):
-        return [{"type": "text", "text": message.content}]
-    return list(message.content)
+def whole_name(model: ChatModel) -> str:
+    """Return a digest of the models in a Runnable, and of the parameters bound to their calls."""
+    found = [
+        setting_digest(identity(one, bound), plain_options(bound), "", None).hex()
+        for one, bound in parts(model)
+    ]
+    return ".".join(found)

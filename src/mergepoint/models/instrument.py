@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing, closing
 from functools import lru_cache, partial
 from typing import Any, TypeVar
@@ -13,25 +13,19 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 
-from mergepoint.journal.fingerprint import setting_digest
 from mergepoint.journal.writer import FlushedContext, call_and_flush
 from mergepoint.models.budget import merged
 from mergepoint.models.call import CALL, ModelCall, ModelCallRun, as_chunk, enter
-from mergepoint.models.cancellation import in_time, pieces_in_time
 from mergepoint.models.identity import (
     PART,
     ChatModel,
     ModelBinding,
-    carrying,
-    identity,
-    part_of,
-    parts,
-    plain_options,
-    rebuilt,
+    composed,
 )
 from mergepoint.models.langchain_internals import EVENT_SOURCES
 from mergepoint.models.responses import aread_answer, aread_stream, read_answer, read_stream
 from mergepoint.models.scope import OWN, Scope, opened
+from mergepoint.models.timeouts import in_time, pieces_in_time
 
 # Some models answer `_generate` with their own `_stream`, or call another model: none of that is a
 # call of its own, so `CALL` is set while a model's own code runs. The consumer of a stream's pieces
@@ -105,34 +99,6 @@ def instrument(model: BaseChatModel) -> BaseChatModel:
     object.__setattr__(inside, "__class__", _instrumented_class(type(model)))
     inside.cache = False
     return inside
-
-
-def composed(
-    model: ChatModel, change: Callable[[BaseChatModel], ChatModel], whole: str | None = None
-) -> ChatModel:
-    """Return a Runnable of chat models with each replaced by the result of `change`.
-
-    Each model carries the parameters that the Runnables around bind to its calls, and the
-    Runnable's identity.
-    """
-    name = whole_name(model) if whole is None else whole
-
-    def changed(one: BaseChatModel, bound: Mapping[str, Any]) -> ChatModel:
-        part = part_of(one)
-        return change(
-            carrying(one, ModelBinding({**part.bound, **bound}, name, part.settings - set(bound)))
-        )
-
-    return rebuilt(model, changed)
-
-
-def whole_name(model: ChatModel) -> str:
-    """Return a digest of the models in a Runnable, and of the parameters bound to their calls."""
-    found = [
-        setting_digest(identity(one, bound), plain_options(bound), "", None).hex()
-        for one, bound in parts(model)
-    ]
-    return ".".join(found)
 
 
 def instrument_in_scope(scope: Scope, model: ChatModel) -> Any:

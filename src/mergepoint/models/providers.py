@@ -1,4 +1,4 @@
-"""Resolving models: the chat model that a run calls, and the settings of its calls.
+"""Providers: models by name, their settings, and the form in which each is sent a conversation.
 
 A name is "provider:name"; an error names the missing package.
 """
@@ -8,15 +8,16 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from types import MappingProxyType
-from typing import Any, overload
+from typing import Any, Literal, get_args, overload
 from urllib.parse import urlsplit
 
 from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
 from mergepoint.core.errors import StepError, TreeError, install_command
 from mergepoint.core.paths import nearest
@@ -25,12 +26,12 @@ from mergepoint.models.identity import (
     ChatModel,
     ModelBinding,
     carrying,
+    composed,
     is_chat_model,
     not_a_model,
     part_of,
 )
-from mergepoint.models.instrument import composed
-from mergepoint.models.langchain_internals import tracing_params
+from mergepoint.models.langchain_internals import normalized, tracing_params
 from mergepoint.tree.leaves import Method, method_problem
 from mergepoint.tree.policy import DEFAULT_TIMEOUT, Policy, seconds_problem
 
@@ -58,6 +59,21 @@ _STARTS = {
 OFFLINE = "offline"
 PLACEHOLDER_KEY = "no-key"
 """The key for a custom server if none is set: clients of providers refuse to send none."""
+
+# A pipeline whose stages keep only their last response has consecutive assistant messages, and may
+# begin with one. Some providers reject that. For them, consecutive messages with the same role are
+# joined, and the conversation begins with a user line. The state does not change.
+
+View = Literal["as_is", "alternate"]
+VIEWS: tuple[str, ...] = get_args(View)
+
+OPENING = "(The conversation so far.)"
+
+# Providers whose APIs, or common chat templates, reject anything but alternating roles.
+_ALTERNATING = frozenset(
+    {"anthropic", "mistral", "mistralai", "google_genai", "google_vertexai", "huggingface", "vllm"}
+)
+_OPENAI = "api.openai.com"
 
 
 def _number_problem(temperature: object) -> str | None:
@@ -303,3 +319,81 @@ def _missing(provider: str, error: ImportError) -> StepError:
     # LangChain suggests another command, which does not install the tested versions.
     reason = re.sub(r"\.? Please install it with `[^`]*`\.?", "", str(error))
     return StepError(f"the provider {provider!r} is not installed ({reason}); {fix}")
+
+
+def view_problem(view: object) -> str | None:
+    """Return the problem of a view's name, or None."""
+    if view in VIEWS:
+        return None
+    return f"view={view!r}; allowed are {', '.join(map(repr, VIEWS))}"
+
+
+def view_of(model: BaseChatModel) -> View:
+    """Return a provider's default view.
+
+    An OpenAI-compatible server at another address counts as alternating: local servers use the chat
+    templates of their models, and many of those reject consecutive messages with the same role.
+    """
+    provider = str(tracing_params(model).get("ls_provider", ""))
+    if provider in _ALTERNATING:
+        return "alternate"
+    if provider == "openai":
+        base = getattr(model, "openai_api_base", None) or os.environ.get("OPENAI_BASE_URL")
+        return "alternate" if base and urlsplit(str(base)).hostname != _OPENAI else "as_is"
+    return "as_is"
+
+
+def as_langchain_sends(messages: list[BaseMessage]) -> list[BaseMessage]:
+    """Return messages with content blocks in the form that LangChain passes to a chat model.
+
+    LangChain converts blocks of older versions when a model is called, before the model's own code.
+    """
+    if all(type(message.content) is str for message in messages):
+        return messages
+    return normalized(messages)
+
+
+def seen_through(view: View, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """Return the messages in the form in which they are sent.
+
+    With `alternate`, system messages come first, a user message follows, and roles alternate.
+    """
+    if view == "as_is":
+        return list(messages)
+    sent: list[BaseMessage] = []
+    # sorted() is stable, so the other messages keep their order.
+    for message in sorted(messages, key=lambda message: message.type != "system"):
+        opening = not sent or isinstance(sent[-1], SystemMessage)
+        if opening and message.type == "ai":
+            sent.append(HumanMessage(OPENING))
+        if sent and sent[-1].type == message.type and _joinable(sent[-1], message):
+            sent[-1] = _joined(sent[-1], message)
+        else:
+            sent.append(message)
+    return sent
+
+
+def _joinable(first: BaseMessage, second: BaseMessage) -> bool:
+    plain = isinstance(second, HumanMessage | AIMessage | SystemMessage)
+    # Joining keeps content only: tool calls would be lost, and their results have no call.
+    tools = isinstance(first, AIMessage) and (first.tool_calls or second.tool_calls)  # type: ignore[attr-defined]
+    return plain and not tools
+
+
+def _joined(first: BaseMessage, second: BaseMessage) -> BaseMessage:
+    kind: dict[str, type[HumanMessage | AIMessage | SystemMessage]] = {
+        "human": HumanMessage,
+        "ai": AIMessage,
+        "system": SystemMessage,
+    }
+    if first.type not in kind:
+        raise StepError(f"a {first.type} message cannot be joined")
+    if isinstance(first.content, str) and isinstance(second.content, str):
+        return kind[first.type](content=f"{first.content}\n\n{second.content}")
+    return kind[first.type](content=[*_blocks(first), *_blocks(second)])
+
+
+def _blocks(message: BaseMessage) -> list[str | dict[str, object]]:
+    if isinstance(message.content, str):
+        return [{"type": "text", "text": message.content}]
+    return list(message.content)

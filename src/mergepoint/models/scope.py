@@ -31,15 +31,16 @@ from mergepoint.models.call import (
     find_recorded_answer,
     uses_fingerprints,
 )
-from mergepoint.models.cancellation import (
+from mergepoint.models.identity import declared, identity, part_of, plain_options
+from mergepoint.models.providers import View, view_of
+from mergepoint.models.responses import cleaned
+from mergepoint.models.retry import CLOCK
+from mergepoint.models.timeouts import (
     STOP_SIGNAL,
     AttemptTracker,
     CancellationShield,
     TimeLimits,
 )
-from mergepoint.models.identity import View, declared, identity, part_of, plain_options, view_of
-from mergepoint.models.responses import cleaned
-from mergepoint.models.retry import CLOCK
 from mergepoint.tree.policy import Policy
 from mergepoint.tree.prompts import copied_message
 

@@ -33,9 +33,9 @@ from mergepoint.engine.runner import ChatRunner
 from mergepoint.journal.call_records import CallRecord, call_messages
 from mergepoint.journal.replay import open_questions
 from mergepoint.journal.writer import in_threads, run_off_loop
-from mergepoint.models.identity import ChatModel, View
+from mergepoint.models.identity import ChatModel
 from mergepoint.models.pricing import Price
-from mergepoint.models.providers import NO_SETTINGS, ModelSettings
+from mergepoint.models.providers import NO_SETTINGS, ModelSettings, View
 from mergepoint.session.entries import (
     CANCELLED,
     SessionMessage,

@@ -34,7 +34,7 @@ from mergepoint.engine.compiled_graph import DrawnGraph, tool_of
 from mergepoint.engine.compiler import Graph
 from mergepoint.engine.graph_nodes import Showing
 from mergepoint.engine.run_constants import RUN_ID, SEED, THREAD, Facts, facts_from
-from mergepoint.engine.run_start import OpenedRun, OtherInputsError
+from mergepoint.engine.start_and_resume import OpenedRun, OtherInputsError
 from mergepoint.journal.file_journal import store_at
 from mergepoint.journal.stores import RunJournal, Store
 from mergepoint.journal.writer import run_off_loop

@@ -39,8 +39,8 @@ from mergepoint.engine.leaf_calls import TreeCalls
 from mergepoint.engine.run_constants import Facts, given_inputs
 from mergepoint.journal.call_records import CallKey, is_refusal, sound_usage
 from mergepoint.models.budget import BudgetSource, NestedBudget
-from mergepoint.models.identity import ChatModel, identity
-from mergepoint.models.instrument import composed, instrument_in_scope
+from mergepoint.models.identity import ChatModel, composed, identity
+from mergepoint.models.instrument import instrument_in_scope
 from mergepoint.models.pricing import PICO, Price, Prices
 from mergepoint.models.providers import NO_SETTINGS, ModelSettings
 from mergepoint.models.responses import instruction_for, json_of, structured, value_of

@@ -40,8 +40,8 @@ from mergepoint.engine.callbacks import (
     without_recorders,
 )
 from mergepoint.engine.run_constants import new_run_id
-from mergepoint.engine.run_start import EXCLUSIVE, named_run
 from mergepoint.engine.run_tree import DONE, Result, RunOptions
+from mergepoint.engine.start_and_resume import EXCLUSIVE, named_run
 from mergepoint.journal.file_journal import store_at
 from mergepoint.journal.recipe_records import RecipeEnd
 from mergepoint.journal.recorded_answers import ChainedSource, ResumeSource

@@ -18,8 +18,8 @@ from mergepoint.engine.callbacks import (
     recorders_of,
     with_recorder,
 )
-from mergepoint.engine.run_start import Origin, OtherInputsError
 from mergepoint.engine.run_tree import DONE
+from mergepoint.engine.start_and_resume import Origin, OtherInputsError
 from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.recipe_records import RecipeEnd
 from mergepoint.journal.recorded_answers import RecordedAnswers, answers_of

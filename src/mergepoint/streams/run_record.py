@@ -11,7 +11,7 @@ from typing import Any, Final
 from mergepoint.core.errors import Fault, RecipeError, ReplayMiss, StepError, TreeError
 from mergepoint.core.frozen_json import freeze, thaw
 from mergepoint.engine.callbacks import Recorder
-from mergepoint.engine.run_start import OtherInputsError
+from mergepoint.engine.start_and_resume import OtherInputsError
 from mergepoint.journal.call_records import CallKey, CallRecord, now
 from mergepoint.journal.checked_lines import JournalError
 from mergepoint.journal.recipe_records import NOTE, RecipeEnd, StageCount, end_path

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self, TypeVar
 
 from mergepoint.core.errors import RailError
-from mergepoint.models.cancellation import GRACE
+from mergepoint.models.timeouts import GRACE
 from mergepoint.streams.block_context import close
 from mergepoint.streams.params import DEADLOCK, Stops, TimeLimitStop
 from mergepoint.streams.resolved_recipe import PlannedRecipe

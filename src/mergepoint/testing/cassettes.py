@@ -27,7 +27,7 @@ from mergepoint.journal.fingerprint import Digests
 from mergepoint.journal.recorded_answers import AnswerRequest, Key, ReplaySource, key_of
 from mergepoint.journal.redact import Redact, safe, safe_texts
 from mergepoint.journal.stores import MemoryJournal, RunHeader
-from mergepoint.models.identity import View
+from mergepoint.models.providers import View
 from mergepoint.tree.nodes import Node
 
 

@@ -20,7 +20,7 @@ from mergepoint.core.merge import State, last_response
 from mergepoint.core.paths import ITERATION, SEPARATOR, of_first_iterations, select
 from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.replay import check_answers
-from mergepoint.models.cancellation import STOP_SIGNAL
+from mergepoint.models.timeouts import STOP_SIGNAL
 from mergepoint.tree.decision import Decision, Question
 from mergepoint.tree.nodes import Gate, Node, Order, find, root_path, walk
 from mergepoint.tree.validate import feedback_read

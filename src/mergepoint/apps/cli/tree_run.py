@@ -58,10 +58,10 @@ from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.redact import mask
 from mergepoint.journal.stores import masked_inputs
 from mergepoint.journal.transcript import Transcript
-from mergepoint.models.cancellation import GRACE, stop_signal
 from mergepoint.models.identity import ChatModel, identity
 from mergepoint.models.pricing import Price
 from mergepoint.models.providers import ModelSettings, resolve_model
+from mergepoint.models.timeouts import GRACE, stop_signal
 from mergepoint.offline.model import OfflineModel
 from mergepoint.report.svg import to_svg
 from mergepoint.tree.leaves import Step
