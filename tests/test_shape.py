@@ -23,7 +23,7 @@ TASTE = ROOT / "docs" / "internals" / "code-style.md"
 
 LONG = 600
 MERGING = {
-    "tree/evaluate.py": 1,
+    "tree/semantics.py": 1,
     "engine/graph_nodes.py": 3,
     "session/history.py": 1,
 }

@@ -18,7 +18,7 @@ from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.recipe_yaml import Library, RecipeForm, StageForm
 from mergepoint.streams.registry import PACKAGE, BlockType, Registry
 from mergepoint.streams.resolved_recipe import PlannedRecipe, PlannedStage, plan
-from mergepoint.tree.forms import models_of
+from mergepoint.tree.yaml_keys import models_of
 
 PURPOSES: Final[Mapping[str, tuple[str, ...]]] = {
     "Call a model": (

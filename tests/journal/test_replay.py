@@ -19,9 +19,9 @@ from mergepoint.journal.transcript import Transcript, count_words
 from mergepoint.testing.random_trees import Case, cases
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.testing.tree_functions import TableModel, line
-from mergepoint.tree.evaluate import Messages
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block, Loop
+from mergepoint.tree.semantics import Messages
 from mergepoint.tree.transform import from_outline, outline
 
 RUN = "r1"

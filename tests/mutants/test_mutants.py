@@ -26,7 +26,7 @@ FOLD = frozenset({"interpreter", "fused"})
 ALL = GRAPH | FOLD
 
 MERGE = "mergepoint.core.merge"
-FOLDED = "mergepoint.tree.evaluate"
+FOLDED = "mergepoint.tree.semantics"
 CALL = "mergepoint.engine.step_call"
 INTERPRET = "mergepoint.engine.interpreter"
 CHANNELS = "mergepoint.engine.channels"

@@ -15,9 +15,9 @@ from pydantic import BaseModel
 from mergepoint.core.errors import MergeError
 from mergepoint.core.merge import MERGE_MODES, NO_RESPONSE, State
 from mergepoint.tree.decision import Decision, Question
-from mergepoint.tree.evaluate import Branch, Messages, captured, drive, evaluate, locate_node
 from mergepoint.tree.leaves import Call, Step
 from mergepoint.tree.nodes import Block, Gate, Loop, Node, root_path
+from mergepoint.tree.semantics import Branch, Messages, captured, drive, evaluate, locate_node
 
 # How long an example takes says nothing about the law that it is an example of.
 UNHURRIED = settings(

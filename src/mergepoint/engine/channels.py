@@ -18,12 +18,12 @@ from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict, get_type_hints
 
 from mergepoint.core.merge import State
-from mergepoint.tree.evaluate import (
+from mergepoint.tree.nodes import REQUIRED, TYPES, Input, Node
+from mergepoint.tree.semantics import (
     Messages,
     RunStopped,
     locate_node,
 )
-from mergepoint.tree.nodes import REQUIRED, TYPES, Input, Node
 
 
 def _joined(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:

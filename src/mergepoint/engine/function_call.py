@@ -54,7 +54,6 @@ from mergepoint.models.responses import cleaned
 from mergepoint.models.retry import CLOCK, wait_before_next
 from mergepoint.models.scope import Samples, Scope
 from mergepoint.models.timeouts import STOP_SIGNAL, TimeLimits, awaited_in_time, in_time
-from mergepoint.tree.evaluate import Messages
 from mergepoint.tree.leaves import Call, CallTarget
 from mergepoint.tree.policy import Policy, Retry
 from mergepoint.tree.prompts import (
@@ -66,6 +65,7 @@ from mergepoint.tree.prompts import (
     copied_message,
     declared_reads,
 )
+from mergepoint.tree.semantics import Messages
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,10 @@ from mergepoint.engine.step_call import reusing_copies
 from mergepoint.journal.writer import run_off_loop
 from mergepoint.models.identity import ChatModel
 from mergepoint.tree.decision import Decision, Question
-from mergepoint.tree.evaluate import (
+from mergepoint.tree.leaves import Call, Step
+from mergepoint.tree.nodes import Block, Gate, Input, Loop, Node
+from mergepoint.tree.prompts import copied_message
+from mergepoint.tree.semantics import (
     Messages,
     RunStopped,
     captured,
@@ -62,9 +65,6 @@ from mergepoint.tree.evaluate import (
     mode_of,
     question_of,
 )
-from mergepoint.tree.leaves import Call, Step
-from mergepoint.tree.nodes import Block, Gate, Input, Loop, Node
-from mergepoint.tree.prompts import copied_message
 from mergepoint.tree.transform import check_stack
 
 

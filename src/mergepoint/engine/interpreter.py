@@ -30,11 +30,11 @@ from mergepoint.models.pricing import Price
 from mergepoint.models.providers import View
 from mergepoint.models.timeouts import result_of, wait_all
 from mergepoint.tree.decision import Decision, Question
-from mergepoint.tree.evaluate import Branch, Messages, drive, evaluate
 from mergepoint.tree.leaves import Call, Step
 from mergepoint.tree.nodes import Gate, Loop, Node, root_path
 from mergepoint.tree.policy import Budget
 from mergepoint.tree.prompts import copied_message
+from mergepoint.tree.semantics import Branch, Messages, drive, evaluate
 from mergepoint.tree.validate import checked, inputs_of
 
 # Siblings: the children of one parallel block while they run.

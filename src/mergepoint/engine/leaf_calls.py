@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from mergepoint.models.budget import CallShape
     from mergepoint.models.identity import ChatModel
     from mergepoint.models.providers import View
-    from mergepoint.tree.evaluate import Messages
     from mergepoint.tree.prompts import CallContext
+    from mergepoint.tree.semantics import Messages
 
 
 class Leaf(Protocol):

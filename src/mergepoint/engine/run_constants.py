@@ -22,9 +22,9 @@ from mergepoint.core.paths import SEPARATOR, Place, join, nearest
 from mergepoint.core.text import clean
 from mergepoint.models.langchain_internals import node_namespace
 from mergepoint.models.responses import cleaned
-from mergepoint.tree.evaluate import Messages
 from mergepoint.tree.nodes import REQUIRED, Input
 from mergepoint.tree.prompts import PromptContext, Reads, copied
+from mergepoint.tree.semantics import Messages
 
 RUN_ID = "mergepoint_run_id"
 SEED = "mergepoint_seed"

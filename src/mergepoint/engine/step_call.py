@@ -53,9 +53,9 @@ from mergepoint.models.instrument import instrument
 from mergepoint.models.pricing import prepare_prices
 from mergepoint.models.providers import NO_SETTINGS, ModelSettings, View, view_of
 from mergepoint.models.responses import cleaned, finish_reason, instruction_for, json_of, structured
-from mergepoint.tree.evaluate import Messages
 from mergepoint.tree.leaves import Content, Method, Step
 from mergepoint.tree.prompts import Reads, Template, copied, copied_message, declared_reads
+from mergepoint.tree.semantics import Messages
 
 ALLOW_EMPTY = "to send it, set allow_empty_prompt=True on the step"
 

@@ -27,9 +27,9 @@ from pydantic import BaseModel
 from mergepoint.core.errors import AnswerError, BudgetExceeded, TruncatedAnswer, describe_error
 from mergepoint.core.frozen_json import NOTHING
 from mergepoint.core.merge import State
-from mergepoint.tree.evaluate import Messages
 from mergepoint.tree.leaves import Content
 from mergepoint.tree.prompts import copied_message
+from mergepoint.tree.semantics import Messages
 
 # Jsonable: a value with nothing in it that JSON does not hold.
 

@@ -14,10 +14,10 @@ from mergepoint.journal.fingerprint import Digests
 from mergepoint.journal.recorded_answers import effective_records, path_of
 from mergepoint.journal.stores import RunHeader, Store
 from mergepoint.tree.decision import Decision, Question
-from mergepoint.tree.evaluate import Branch, Messages, drive, evaluate
 from mergepoint.tree.leaves import Call, Step
 from mergepoint.tree.nodes import Gate, Loop, Node, Order, find, root_path
 from mergepoint.tree.prompts import PromptContext
+from mergepoint.tree.semantics import Branch, Messages, drive, evaluate
 from mergepoint.tree.transform import outlined_condition
 
 

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mergepoint.journal.stores import RunHeader
-    from mergepoint.tree.evaluate import Messages
     from mergepoint.tree.leaves import Content
+    from mergepoint.tree.semantics import Messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,9 +42,9 @@ from mergepoint.report.views import (
     tool_rounds,
 )
 from mergepoint.tree.decision import Decision
-from mergepoint.tree.evaluate import Messages
 from mergepoint.tree.leaves import Call
 from mergepoint.tree.nodes import Block, Gate, Loop
+from mergepoint.tree.semantics import Messages
 
 
 @dataclass(frozen=True, slots=True)

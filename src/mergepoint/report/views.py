@@ -16,9 +16,9 @@ from mergepoint.core.paths import ancestors, join
 from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.replay import Replay
 from mergepoint.report.drawing import Shape, unrolled
-from mergepoint.tree.evaluate import Messages
 from mergepoint.tree.leaves import Call, Step
 from mergepoint.tree.nodes import Gate
+from mergepoint.tree.semantics import Messages
 
 Origin = Literal["given", "call", "system", "example", "prompt"]
 Source = Literal["input", "capture", "default"]

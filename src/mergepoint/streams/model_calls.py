@@ -46,11 +46,11 @@ from mergepoint.models.providers import NO_SETTINGS, ModelSettings
 from mergepoint.models.responses import instruction_for, json_of, structured, value_of
 from mergepoint.models.scope import Scope
 from mergepoint.streams.conditions import canonical
-from mergepoint.tree.evaluate import Messages, evaluate
 from mergepoint.tree.leaves import Content, Method, Step, is_node
 from mergepoint.tree.load import graph_file, graph_names, load_object
 from mergepoint.tree.nodes import Gate, Node, root_path, walk
 from mergepoint.tree.policy import Policy
+from mergepoint.tree.semantics import Messages, evaluate
 from mergepoint.tree.transform import outline, with_overrides
 from mergepoint.tree.tree_yaml import from_yaml, load_yaml, to_yaml
 from mergepoint.tree.validate import check, inputs_of

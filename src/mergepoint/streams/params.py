@@ -28,9 +28,9 @@ from mergepoint.core.errors import (
 )
 from mergepoint.core.paths import nearest
 from mergepoint.core.text import clip
-from mergepoint.tree.forms import Location, known_names, location_in
 from mergepoint.tree.policy import Budget
 from mergepoint.tree.prompts import as_text
+from mergepoint.tree.yaml_keys import Location, known_names, location_in
 
 P = TypeVar("P", bound=BaseModel)
 

@@ -21,7 +21,7 @@ from mergepoint.streams.grouping import Gather
 from mergepoint.streams.params import OpenRails, Rails, check_params, recorded
 from mergepoint.streams.recipe import UNREAD, FormError, FormFault, Recipe, Stage, knob_problem
 from mergepoint.streams.registry import REGISTRY, Registry
-from mergepoint.tree.forms import BudgetForm, Form, Location, PolicyForm, limits_as_data
+from mergepoint.tree.yaml_keys import BudgetForm, Form, Location, PolicyForm, limits_as_data
 
 
 class StageForm(Form):

@@ -22,8 +22,8 @@ from mergepoint.streams.provenance import Words, vocabulary
 from mergepoint.streams.recipe import MAX_STAGES, FormError, Recipe, Stage, as_policy
 from mergepoint.streams.recipe_yaml import LIBRARY, Library
 from mergepoint.streams.registry import REGISTRY, BlockType, Registry
-from mergepoint.tree.forms import Location
 from mergepoint.tree.policy import Budget, Policy, as_budget
+from mergepoint.tree.yaml_keys import Location
 
 
 class PlanFaults:

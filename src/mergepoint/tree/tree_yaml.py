@@ -54,18 +54,6 @@ from mergepoint.core.strict_yaml import (
     refusals,
 )
 from mergepoint.tree import leaves
-from mergepoint.tree.forms import (
-    IS_MAPPING,
-    BudgetForm,
-    Form,
-    Location,
-    PolicyForm,
-    WrongType,
-    known_names,
-    limits_as_data,
-    location_in,
-    typed,
-)
 from mergepoint.tree.leaves import Call, Step
 from mergepoint.tree.load import NotImportable, import_object, name_of
 from mergepoint.tree.nodes import (
@@ -82,6 +70,18 @@ from mergepoint.tree.nodes import (
 from mergepoint.tree.policy import Budget, Policy
 from mergepoint.tree.prompts import Template
 from mergepoint.tree.validate import check
+from mergepoint.tree.yaml_keys import (
+    IS_MAPPING,
+    BudgetForm,
+    Form,
+    Location,
+    PolicyForm,
+    WrongType,
+    known_names,
+    limits_as_data,
+    location_in,
+    typed,
+)
 
 Anything = SkipValidation[Any]  # checked by the node alone
 Text = Annotated[str, typed("text", str)]
