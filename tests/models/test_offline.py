@@ -11,16 +11,10 @@ from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from langchain_core.callbacks import (
-    AsyncCallbackManagerForLLMRun,
-    BaseCallbackHandler,
-    CallbackManagerForLLMRun,
-)
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import (
     AIMessage,
@@ -77,7 +71,6 @@ class Everything(BaseModel):
     code: str
     short: str = Field(min_length=3, max_length=12)
     score: int = Field(ge=0, le=10)
-    tens: int = Field(multiple_of=10, ge=5, le=45)
     more: int = Field(gt=7)
     less: int = Field(lt=-2)
     share: float = Field(gt=0, lt=1)
@@ -181,31 +174,6 @@ def test_all_ways_of_calling_give_one_answer() -> None:
         assert other.response_metadata == whole.response_metadata
     assert len(chunks) == len(whole.text.split())
     assert [chunk.chunk_position for chunk in chunks] == [None] * (len(chunks) - 1) + ["last"]
-
-
-def test_a_manager_is_told_of_each_token() -> None:
-    """A caller that hands its callbacks to the stream itself gets every word there."""
-    told: list[str] = []
-
-    class Listener(BaseCallbackHandler):
-        def on_llm_new_token(self, token: Any, **kwargs: Any) -> None:
-            told.append(str(token))
-
-    handlers: list[BaseCallbackHandler] = [Listener()]
-    sync = CallbackManagerForLLMRun(run_id=UUID(int=1), handlers=handlers, inheritable_handlers=[])
-    own = AsyncCallbackManagerForLLMRun(
-        run_id=UUID(int=1), handlers=handlers, inheritable_handlers=[]
-    )
-
-    async def stream() -> None:
-        async for _ in OfflineModel()._astream(TALK, run_manager=own):
-            pass
-
-    list(OfflineModel()._stream(TALK, run_manager=sync))
-    assert "".join(told) == ask(TALK).text
-    told.clear()
-    asyncio.run(stream())
-    assert "".join(told) == ask(TALK).text
 
 
 def test_tokens_are_words() -> None:

@@ -11,16 +11,15 @@ from mergepoint.offline.language import (
     Kind,
     attached_text,
     content_words,
-    instructions,
     is_instruction,
     join_list,
     kind_of,
     last_labelled,
     lowercase_first,
+    parts_in,
     phrases,
     pick,
     requested_count,
-    sections,
     sentences,
     separate_lists,
     subject_words,
@@ -40,14 +39,14 @@ def test_content_words_are_those_that_carry_meaning() -> None:
 
 def test_sentences_and_phrases_lose_bullets_and_marks() -> None:
     """Sentences end at marks and lines; phrases at commas, semicolons and lines."""
-    assert sentences("One. Two! Three?\n- four\n2. five") == [
+    assert sentences("One. Two! Three?\n- four\n2. five") == (
         "One.",
         "Two!",
         "Three?",
         "four",
         "five",
-    ]
-    assert phrases("red, deep blue; and linen.\n- red, none") == ("red", "deep blue", "linen")
+    )
+    assert phrases("red, deep blue; linen.\n- red, none") == ("red", "deep blue", "linen")
 
 
 def test_sections_are_tags_and_labelled_lines() -> None:
@@ -55,7 +54,7 @@ def test_sections_are_tags_and_labelled_lines() -> None:
     text = (
         '<note kind="x">\nMood: calm\n</note>\nLeave out: owls\nA fox. Likes: snow. Dislikes: fog.'
     )
-    assert sections(text) == (
+    assert parts_in(text).sections == (
         ("note", "Mood: calm"),
         ("mood", "calm"),
         ("leave out", "owls"),
@@ -63,24 +62,25 @@ def test_sections_are_tags_and_labelled_lines() -> None:
         ("dislikes", "fog."),
     )
     assert (
-        instructions("Draw it.\n<brief>a fox</brief>\nMood: calm\nNow.") == "Draw it.\n\n\n\nNow."
+        parts_in("Draw it.\n<brief>a fox</brief>\nMood: calm\nNow.").instructions
+        == "Draw it.\n\n\n\n\nNow."
     )
 
 
 def test_an_instruction_with_a_colon_is_no_label() -> None:
     """`Summarise this:` and `Which is it:` ask for something; `Plan:` and `Mood:` are labels."""
-    assert sections("Summarise this: a. Which is it: b?\nPlan: c\nMood: d") == (
+    assert parts_in("Summarise this: a. Which is it: b?\nPlan: c\nMood: d").sections == (
         ("plan", "c"),
         ("mood", "d"),
     )
-    assert instructions("Choose one: tea or milk") == "Choose one: tea or milk"
+    assert parts_in("Choose one: tea or milk").instructions == "Choose one: tea or milk"
 
 
 def test_tags_that_do_not_close_are_text() -> None:
     """An open tag without an end is no part, and hides none; nesting ends at the first close."""
-    assert sections("<a> <b>x</b> </c>") == (("b", "x"),)
-    assert sections("<a>1</a><a>2</a>") == (("a", "1"), ("a", "2"))
-    assert sections("</a><a>3</a>") == (("a", "3"),)
+    assert parts_in("<a> <b>x</b> </c>").sections == (("b", "x"),)
+    assert parts_in("<a>1</a><a>2</a>").sections == (("a", "1"), ("a", "2"))
+    assert parts_in("</a><a>3</a>").sections == (("a", "3"),)
 
 
 def test_a_label_that_says_nothing_is_passed_over() -> None:
@@ -144,19 +144,16 @@ def test_only_small_words_lose_their_capital() -> None:
 
 def test_what_is_read_of_a_message_is_bounded() -> None:
     """Parts beyond the bound are not read, and thousands of open tags are no part."""
-    assert sections(" " * MAX_CHARACTERS + "<a>late</a>") == ()
-    assert sections("<a>" * MAX_CHARACTERS) == ()
-    assert len(instructions("x" * (2 * MAX_CHARACTERS))) == MAX_CHARACTERS
+    assert parts_in(" " * MAX_CHARACTERS + "<a>late</a>").sections == ()
+    assert parts_in("<a>" * MAX_CHARACTERS).sections == ()
+    assert len(parts_in("x" * (2 * MAX_CHARACTERS)).instructions) == MAX_CHARACTERS
 
 
 ASKED: dict[str, Kind] = {
     "Critique the last response as an editor.": "critique",
     "You are Ada. You say what you see.\n\nReview it. Do not rewrite it.": "critique",
-    "Find the issues in this text.": "critique",
     "Revise your last response. Below are critiques of it.": "revise",
     "Could you please improve this?": "revise",
-    "Make it shorter.": "revise",
-    "Now return only the revised text.": "revise",
     "Choose one of these.": "choose",
     "Analyse the brief. Do not write the prompt of the picture yet.": "analyze",
     "Write the final image prompt.": "image_prompt",

@@ -22,12 +22,12 @@ from mergepoint.offline.language import (
     attached_text,
     capitalize_first,
     content_words,
-    instructions,
     is_instruction,
     join_list,
     kind_of,
     lowercase_first,
     normalize,
+    parts_in,
     phrases,
     pick,
     requested_count,
@@ -134,7 +134,7 @@ def _list_options(conversation: ConversationReading) -> str:
         for number in range(requested_count(conversation.task, 3))
     ]
     lines = [f"{number}. {capitalize_first(text)}." for number, text in enumerate(options, start=1)]
-    if re.search(r"\bcho(?:ice|ose|sen)\b", instructions(conversation.task).lower()):
+    if re.search(r"\bcho(?:ice|ose|sen)\b", parts_in(conversation.task).instructions.lower()):
         lines += ["", f"Choice: {_best_option(options, brief) + 1}"]
     return "\n".join(lines)
 
@@ -162,7 +162,7 @@ def _outline(conversation: ConversationReading) -> str:
 
 def _find_answer(conversation: ConversationReading) -> str:
     """Return the sentence of the conversation that shares most words with the question."""
-    wanted = set(content_words(instructions(conversation.task)))
+    wanted = set(content_words(parts_in(conversation.task).instructions))
     best, most_shared = "", 0
     for kind, text in conversation.messages:
         # The question must not answer itself.
@@ -184,7 +184,7 @@ def _introduce(conversation: ConversationReading) -> str:
     words = subject_words(conversation.task)
     if not words or words[0] in _GREETINGS:
         return INTRODUCTION
-    opening = next(iter(sentences(instructions(conversation.task))), "")
+    opening = next(iter(sentences(parts_in(conversation.task).instructions)), "")
     asked = brief_of(conversation).subject if is_instruction(opening) else ""
     request = asked or (opening or " ".join(words)).rstrip(".")
     return f"Request: {request}. The offline model has no rule for it; use a language model."
@@ -309,54 +309,54 @@ _STEPS = (
 )
 
 
+_FEEDBACK = ("feedback", "lessons", "tool", "reason", "answers")
+
+
 @dataclass(frozen=True, slots=True)
 class StagePrompt:
-    """The parts of a recipe block's prompt; a missing part is empty."""
+    """The parts of a recipe block's prompt; a missing part is empty.
+
+    `text` is the text to work on, `part` the part of the task that this stage handles, and
+    `feedback` are the remarks on the text from people, tools, and earlier attempts.
+    """
 
     instruction: str
     tags: Mapping[str, str]
+    question: str
+    part: str
+    text: str
+    texts: tuple[str, ...]
+    feedback: str
 
-    @property
-    def question(self) -> str:
-        """Return the question or task."""
-        return self._first("question", "task")
+    @classmethod
+    def of(cls, instruction: str, tags: Mapping[str, str]) -> StagePrompt:
+        """Read the tags of a prompt."""
+        listed = tags.get("texts", tags.get("parts", tags.get("answers", "")))
+        return cls(
+            instruction,
+            tags,
+            question=tags.get("question", tags.get("task", "")),
+            part=tags.get("part", tags.get("point", "")),
+            text=tags.get("text", tags.get("draft", tags.get("answer", ""))),
+            texts=options_in(listed) or ((listed.removeprefix("1. "),) if listed else ()),
+            feedback="\n".join([tags[name] for name in _FEEDBACK if name in tags]),
+        )
 
-    @property
-    def part(self) -> str:
-        """Return the part of the task that this stage handles."""
-        return self._first("part", "point")
-
-    @property
-    def text(self) -> str:
-        """Return the text to work on."""
-        return self._first("text", "draft", "answer")
-
-    @property
-    def feedback(self) -> str:
-        """Return the remarks on the text from people, tools, and earlier attempts."""
-        names = ("feedback", "lessons", "tool", "reason", "answers")
-        return "\n".join(self.tags[name] for name in names if name in self.tags)
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """Return the texts of a numbered list."""
-        numbered = self._first("texts", "parts", "answers")
-        return options_in(numbered) or ((numbered.removeprefix("1. "),) if numbered else ())
+    def about(self, text: str, *, feedback: str = "") -> ConversationReading:
+        """Return the question and text as a conversation that ends with the instruction."""
+        asked = (("human", self.question or text), ("ai", text))
+        messages = tuple([message for message in asked if message[1]])
+        return ConversationReading(messages, f"{self.instruction}\n{feedback}".strip(), text)
 
     @property
     def conversation(self) -> ConversationReading:
         """Return the prompt as a conversation, for the other rules."""
-        messages = (("human", self.question or self.text), ("ai", self.text))
-        task = f"{self.instruction}\n{self.feedback}".strip()
-        return ConversationReading(tuple(one for one in messages if one[1]), task, self.text)
+        return self.about(self.text, feedback=self.feedback)
 
     def items(self, name: str) -> tuple[str, ...]:
         """Return the items of the list in a tag."""
         lines = self.tags.get(name, "").replace(" / ", "\n").splitlines()
-        return tuple(item for line in lines for item in phrases(f"{line}\n")[:1])
-
-    def _first(self, *names: str) -> str:
-        return next((self.tags[name] for name in names if name in self.tags), "")
+        return tuple([item for line in lines for item in phrases(line)[:1]])
 
 
 @lru_cache(maxsize=64)
@@ -366,9 +366,9 @@ def stage_of(conversation: ConversationReading) -> StagePrompt | None:
     # Blocks send a single user message. Several messages are a conversation that contains tags.
     if len(asked) != 1 or not _DATA.search(conversation.task):
         return None
-    tags = {found[1]: found[2].strip() for found in _ANY_TAG.finditer(conversation.task)}
-    instruction = _ANY_TAG.sub("", instructions(conversation.task)).strip()
-    return StagePrompt(instruction or normalize(_ANY_TAG.sub("", conversation.task)), tags)
+    tags = {label: text.strip() for label, text in _ANY_TAG.findall(conversation.task)}
+    instruction = _ANY_TAG.sub("", parts_in(conversation.task).instructions).strip()
+    return StagePrompt.of(instruction or normalize(_ANY_TAG.sub("", conversation.task)), tags)
 
 
 def answer_stage(stage: StagePrompt) -> str:
@@ -398,7 +398,7 @@ def _answer_or_critique(stage: StagePrompt, words: set[str]) -> str:
         return f"The principle of {_subject(stage)} follows from its purpose."
     if stage.question and kind_of(stage.instruction) == "outline" and "plan" not in stage.tags:
         return "\n".join(f"{n}. {step}" for n, step in enumerate(parts_of(stage, 4), 1))
-    if stage.question and not _is_judgment(stage):
+    if stage.question and kind_of(stage.instruction) != "critique":
         return _answer_question(stage)
     return critique(stage.conversation)
 
@@ -428,9 +428,10 @@ def reason(stage: StagePrompt) -> str:
         return stage.tags["tool"].partition("\n")[0]
     if not stage.text:
         return "It has most of the requested words."
-    missing = [word for word in _requested_words(stage) if word not in content_words(stage.text)]
-    if missing:
-        return f'"{missing[0]}" was asked for and is not in it.'
+    found = content_words(stage.text)
+    for word in _requested_words(stage, stage.text):
+        if word not in found:
+            return f'"{word}" was asked for and is not in it.'
     issues = critique(stage.conversation).partition("Edits:")[0].removeprefix("Issues:")
     return issues.strip().partition("\n")[0].removeprefix("- ").removeprefix("none: ")
 
@@ -454,28 +455,17 @@ def follow_up(stage: StagePrompt) -> str:
     return f"What is meant by {_subject(stage)}?"
 
 
-def _is_judgment(stage: StagePrompt) -> bool:
-    openings = {words[0] for words in map(words_of, sentences(stage.instruction)) if words}
-    return bool(openings & {"judge", "score", "check", "rate", "assess"})
-
-
-def _with_text(stage: StagePrompt, text: str) -> StagePrompt:
-    question = {"question": stage.question} if stage.question else {}
-    return StagePrompt(stage.instruction, {**question, "text": text})
-
-
 def _score_of(text: str, stage: StagePrompt) -> float:
-    single = _with_text(stage, text)
-    due = len(edits_in(critique(single.conversation)))
-    requested = _requested_words(single)
+    due = edits_in(critique(stage.about(text)))
+    requested = _requested_words(stage, text)
     found = set(content_words(text)).intersection(requested)
     # 0.95 is the threshold of `passes`, so that text without due edits passes.
     share = len(found) / len(requested) if requested else 0.95
-    return round(share * 0.9**due, 3)
+    return round(share * 0.9 ** len(due), 3)
 
 
-def _requested_words(stage: StagePrompt) -> tuple[str, ...]:
-    brief = brief_of(stage.conversation) if stage.question else None
+def _requested_words(stage: StagePrompt, text: str) -> tuple[str, ...]:
+    brief = brief_of(stage.about(text)) if stage.question else None
     return content_words(f"{brief.subject} {brief.mood}") if brief else ()
 
 
@@ -500,7 +490,7 @@ def _combine(stage: StagePrompt) -> str:
         best = texts[best_text(stage) - 1]
         if "answers" not in stage.tags:
             return best
-        edits = edits_in(critique(_with_text(stage, best).conversation))
+        edits = edits_in(critique(stage.about(best)))
         return apply_edits(best, edits).strip() or best
     return " ".join(dict.fromkeys(part for text in texts for part in sentences(text)))
 

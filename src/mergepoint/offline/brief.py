@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -10,11 +11,10 @@ from mergepoint.offline.language import (
     ConversationReading,
     capitalize_first,
     content_words,
-    instructions,
     join_list,
     kind_of,
     lowercase_first,
-    normalize,
+    parts_in,
     phrases,
     sentences,
     subject_words,
@@ -81,12 +81,9 @@ _BUSINESS_VERB = re.compile(
     r"|has|have|will|should|must)\s"
 )
 _PARTICIPLES = {
-    **{
-        f"{verb}s": f"{verb}ing"
-        for verb in ("stand", "look", "read", "play", "wait", "hang", "burn", "float")
-    },
-    "sits": "sitting",
-    "runs": "running",
+    "stands": "standing",
+    "hangs": "hanging",
+    "reads": "reading",
     "has": "with",
     "is": "",
     "are": "",
@@ -96,6 +93,7 @@ _SHOWS = _pattern(
     r"^(?:and |but |with |please )?(?:(?:it|the \w+|we|there) (?:should |must |will )?"
     r"(?:be|is|are|shows?|has|have|includes?)|show|include|with)\s+"
 )
+_HEAD_END = re.compile(r"\s(?:of|on|in|at|by|from|under|over|with|near|who|that|which|\w+ing)\s")
 _EDGE_MARKS = " ,.;:!?-\u2013\u2014\"'\u201c\u201d"
 
 
@@ -114,16 +112,8 @@ class Brief:
     @property
     def head(self) -> str:
         """Return the subject up to its first preposition: `the night market`."""
-        cut = re.search(
-            r"\s(?:of|on|in|at|by|from|under|over|with|near|who|that|which|\w+ing)\s",
-            f"{self.subject} ",
-        )
+        cut = _HEAD_END.search(f"{self.subject} ")
         return self.subject[: cut.start()] if cut else self.subject
-
-    @property
-    def moods(self) -> tuple[str, ...]:
-        """Return the single words of the mood."""
-        return tuple(word for word in content_words(self.mood) if word != "little")
 
 
 @lru_cache(maxsize=64)
@@ -134,28 +124,28 @@ def brief_of(conversation: ConversationReading) -> Brief:
     requests a new text or picture.
     """
     text = conversation.labelled("brief", "request", "topic", "task")
-    parsed = _parse_brief((instructions(text) or text) if text else _request_in(conversation))
+    parsed = _parse_brief(
+        (parts_in(text).instructions or text) if text else _request_in(conversation)
+    )
     dislikes = phrases(conversation.labelled("dislikes", "avoid", "leave out"))
     dislikes = tuple(dict.fromkeys([*dislikes, *parsed.dislikes]))
-    excluded = {normalize(item) for item in dislikes}
-    likes = phrases(conversation.labelled("likes", "include"))
     return Brief(
         parsed.format,
         parsed.subject or conversation.labelled("subject"),
         parsed.audience or _trim(conversation.labelled("audience")),
         join_list(phrases(conversation.labelled("mood", "tone"))) or parsed.mood,
-        tuple(detail for detail in parsed.details if normalize(detail) not in excluded),
-        tuple(like for like in likes if normalize(like) not in excluded),
+        parsed.details,
+        phrases(conversation.labelled("likes", "include")),
         dislikes,
     )
 
 
 def _request_in(conversation: ConversationReading) -> str:
-    asked = [text for text in map(instructions, conversation.asked) if text]
+    asked = [text for text in [parts_in(text).instructions for text in conversation.asked] if text]
     for text in asked:
         if kind_of(text) not in ("critique", "revise", "choose") and len(content_words(text)) > 2:
             return text
-    return asked[-1] if asked else instructions(conversation.task)
+    return asked[-1] if asked else parts_in(conversation.task).instructions
 
 
 @lru_cache(maxsize=256)
@@ -237,10 +227,12 @@ MAX_TITLE_WORDS = 8
 
 _SMALL_WORDS = word_set("a an and at by for from in of on or the to under over with")
 _PREPOSITION = re.compile(r"\s(?:of|on|in|at|by|from|under|over|with|near)\s+(?:the |an? )?")
+_WORD_END = re.compile(r"([\s-])")
 _ARTICLE = re.compile(r"^(the|an?)\s+", re.IGNORECASE)
 
 
-def titles_for(brief: Brief) -> dict[str, str]:
+@lru_cache(maxsize=64)
+def titles_for(brief: Brief) -> Mapping[str, str]:
     """Return titles for a subject by kind; a kind that doesn't fit the subject is omitted.
 
     `full` is the subject, `bare` omits its article, `head` is its first noun phrase, `mood` adds a
@@ -251,11 +243,11 @@ def titles_for(brief: Brief) -> dict[str, str]:
     full = _shorten(brief.subject)
     bare = _ARTICLE.sub("", full)
     titles = {"full": full, "bare": bare, "head": brief.head}
-    if brief.moods and len(brief.head.split()) < MAX_TITLE_WORDS:
+    moods = content_words(brief.mood)
+    if moods and len(brief.head.split()) < MAX_TITLE_WORDS:
         article = _ARTICLE.match(brief.head)
-        adjective = brief.moods[-1]
         noun = _ARTICLE.sub("", brief.head)
-        titles["mood"] = f"{_article_before(adjective, article)}{adjective} {noun}"
+        titles["mood"] = f"{_article_before(moods[-1], article)}{moods[-1]} {noun}"
     halves = _PREPOSITION.split(bare, maxsplit=1)
     if len(halves) == 2 and all(halves):
         titles["halves"] = ", ".join(halves)
@@ -264,15 +256,11 @@ def titles_for(brief: Brief) -> dict[str, str]:
 
 def title_case(text: str) -> str:
     """Return text in English title case: `The Night Market on the Old Pier`."""
-    if not text.isascii():
-        return capitalize_first(text)  # Other languages have other rules.
     words = [
-        word.lower()
-        if word.lower() in _SMALL_WORDS
-        else "-".join(map(capitalize_first, word.split("-")))
-        for word in text.split()
+        word.lower() if word.lower() in _SMALL_WORDS else word[:1].upper() + word[1:]
+        for word in _WORD_END.split(text)
     ]
-    return capitalize_first(" ".join(words))
+    return capitalize_first("".join(words))
 
 
 def _shorten(subject: str) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
 from typing import Literal
 
 from mergepoint.offline.brief import FORMAT, Brief, brief_of, titles_for
@@ -16,11 +15,10 @@ from mergepoint.offline.language import (
     attached_text,
     capitalize_first,
     content_words,
-    instructions,
     join_list,
     normalize,
+    parts_in,
     pick,
-    sections,
     sentences,
     word_set,
     words_of,
@@ -34,9 +32,10 @@ Form = Literal["choice", "lines", "title", "phrases", "prose"]
 MAX_ADDITIONS = 6
 
 _QUOTED = r"[\"“]([^\"“”\n]+)[\"”]"
+_NOT_ON_A_LINE = frozenset('"“”\n')
 _EDIT_LINE = re.compile(
-    rf"^[ \t]*(?:[-*•]|\d+[.)])?[ \t]*(?:(replace|change)\s+{_QUOTED}\s+(?:with|by|to)\s+{_QUOTED}"
-    rf"|(cut|remove|delete)\s+{_QUOTED}|(add|insert|append)\s+{_QUOTED})",
+    rf"^[ \t]*(?:[-*•]|\d+[.)])?[ \t]*(?:(?:replace|change)\s+{_QUOTED}\s+(?:with|by|to)"
+    rf"\s+{_QUOTED}|(?:cut|remove|delete)\s+{_QUOTED}|(?:add|insert|append)\s+{_QUOTED})",
     re.IGNORECASE | re.MULTILINE,
 )
 _PICTURE_PROMPT = re.compile(rf"\s*(?:an? )?{FORMAT.pattern}\s(?:of|for)\s(?!.*[.!?]\s)")
@@ -59,21 +58,20 @@ class Edit:
     @property
     def fits_on_a_line(self) -> bool:
         """Return whether `edits_in` can read the edit's line back."""
-        return not re.search(r"[\"“”\n]", self.old + self.new)
+        return _NOT_ON_A_LINE.isdisjoint(self.old + self.new)
 
 
 def edits_in(text: str) -> tuple[Edit, ...]:
     """Return the edits that text lists, one per line."""
-    return tuple(
-        Edit(old or cut, new or added) for _, old, new, _, cut, _, added in _EDIT_LINE.findall(text)
-    )
+    found = _EDIT_LINE.findall(text)
+    return tuple([Edit(old or cut, new or added) for old, new, cut, added in found])
 
 
 def form_of(text: str) -> Form:
     """Return the form of text: choice among options, labelled lines, title, phrases, or prose."""
     if _CHOICE.search(text) and _NUMBERED.search(text):
         return "choice"
-    if len(sections(text)) > 1:
+    if len(parts_in(text).sections) > 1:
         return "lines"
     words, parts = len(words_of(text)), sentences(text)
     commas = text.count(",") + text.count(";")
@@ -90,9 +88,9 @@ def options_in(text: str) -> tuple[str, ...]:
     numbered = tuple(option.strip() for _, option in _NUMBERED.findall(text))
     if len(numbered) > 1:
         return numbered
-    labels = Counter(label for label, _ in sections(text))
+    labels = Counter(label for label, _ in parts_in(text).sections)
     repeated = next((label for label, count in labels.items() if count > 1), None)
-    return tuple(body for label, body in sections(text) if label == repeated and body)
+    return tuple(body for label, body in parts_in(text).sections if label == repeated and body)
 
 
 def chosen_in(text: str) -> str:
@@ -109,7 +107,10 @@ def apply_edits(text: str, edits: Sequence[Edit]) -> str:
     If edits want to change the same words, the most frequent change wins, then the first. An
     addition that the text contains already isn't repeated.
     """
-    for edit in _resolve_conflicts(edit for edit in edits if edit.old):
+    chosen: dict[str, Edit] = {}
+    for edit, _ in Counter(edit for edit in edits if edit.old).most_common():
+        chosen.setdefault(edit.old, edit)
+    for edit in chosen.values():
         if edit.new:
             # A function, because backslashes in a replacement string are group references.
             text = re.sub(_whole(edit.old), lambda _, new=edit.new: str(new), text)  # type: ignore[misc]
@@ -120,15 +121,6 @@ def apply_edits(text: str, edits: Sequence[Edit]) -> str:
         if normalize(addition) not in normalize(text):
             text = _add(text, addition)
     return text
-
-
-def _resolve_conflicts(edits: Iterable[Edit]) -> list[Edit]:
-    votes = Counter(edits)
-    best: dict[str, Edit] = {}
-    for edit, count in votes.items():
-        if edit.old not in best or count > votes[best[edit.old]]:
-            best[edit.old] = edit
-    return list(best.values())
 
 
 def _cut(text: str, words: str) -> str:
@@ -157,7 +149,7 @@ def _add(text: str, addition: str) -> str:
     return f"{text[:at]}, {addition}{text[at:]}"
 
 
-# Facets: aspects of a picture that a brief leaves open.
+# Facets: aspects of a picture that a brief leaves open, and phrases that settle them.
 
 
 _LIGHT = {
@@ -170,41 +162,10 @@ _LIGHT = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Facet:
-    """One aspect to settle: its label, the words that show it is present, and a sentence for it.
-
-    `fill` returns a phrase for the `{}` in `sentence`.
-    """
-
-    label: str
-    words: frozenset[str]
-    sentence: str
-    fill: Callable[[Brief], str]
-
-    def settled_in(self, conversation: ConversationReading) -> str:
-        """Return the phrase that the conversation settled on, or an empty string."""
-        return conversation.labelled(self.label.lower())
-
-    def is_in(self, text: str, settled: str) -> bool:
-        """Return whether text covers the facet, with the settled phrase if there is one."""
-        if settled:
-            return normalize(settled) in normalize(text)
-        return not self.words.isdisjoint(words_of(text))
-
-    def as_addition(self, phrase: str, form: Form) -> str:
-        """Return the phrase as an addition to text of some form."""
-        if form == "lines":
-            return f"{self.label}: {phrase}"
-        return self.sentence.format(phrase) if form == "prose" else phrase
-
-
 def _light(brief: Brief) -> str:
-    moods = set(brief.moods)
-    best = max(_LIGHT, key=lambda light: len(moods.intersection(_LIGHT[light].split())))
-    if moods.intersection(_LIGHT[best].split()):
-        return best
-    return pick(tuple(_LIGHT), f"light of {brief.subject}")
+    moods = set(content_words(brief.mood))
+    fitting = [light for light, fits in _LIGHT.items() if moods.intersection(fits.split())]
+    return fitting[0] if fitting else pick(tuple(_LIGHT), f"light of {brief.subject}")
 
 
 def _surprise(brief: Brief) -> str:
@@ -229,6 +190,7 @@ class ReviewedText:
     text: str
     form: Form
     brief: Brief
+    critic: Critic
 
     @property
     def is_extensible(self) -> bool:
@@ -246,10 +208,32 @@ class Issue:
     """One issue, and the edit that would fix it."""
 
     text: str
-    edit: Edit | None = None
+    edit: Edit
 
 
-Check = Callable[[ReviewedText], Iterator[Issue]]
+@dataclass(frozen=True, slots=True)
+class Critic:
+    """A perspective: words that describe the critic, its checks, and its wording.
+
+    A critic settles one facet of a picture: `label` is its name, `covering` are words that show
+    that text covers it, `settle` returns a phrase for the `{}` in `sentence`, and `missing` is the
+    issue without it. `preferred` are words that the critic likes in an option, because of
+    `option_reason`.
+    """
+
+    name: str
+    keywords: frozenset[str]
+    label: str
+    covering: frozenset[str]
+    sentence: str
+    settle: Callable[[Brief], str]
+    missing: Callable[[Brief], str]
+    preferred: frozenset[str]
+    option_reason: str
+    title_kind: str
+    title_issue: str
+    approval: str
+
 
 _DEPICTS = word_set("show shows shown showing depict depicts seen")
 _PICTURES = word_set("picture image poster illustration photo painting drawing")
@@ -261,168 +245,202 @@ _FILLERS = ("nothing else", "in short", "overall", "in conclusion", "in summary"
 _LECTURE = re.compile(r"\bshould (?:look|see|know|feel|understand|find|read)\b", re.IGNORECASE)
 
 
-def _hedges(case: ReviewedText) -> Iterator[Issue]:
-    for found in dict.fromkeys(_HEDGES.findall(case.text)):
-        yield Issue(f'"{found}" hedges; the text is firmer without it.', Edit(old=found))
+def _hedges(case: ReviewedText) -> list[Issue]:
+    found = dict.fromkeys(_HEDGES.findall(case.text))
+    return [Issue(f'"{word}" hedges; the text is firmer without it.', Edit(word)) for word in found]
 
 
-def _fillers(case: ReviewedText) -> Iterator[Issue]:
+def _fillers(case: ReviewedText) -> list[Issue]:
     # Filler adds nothing to the sentences before it, so the first sentence can't be filler.
-    for sentence in sentences(case.text)[1:] if case.form == "prose" else ():
-        if sentence.lower().startswith(_FILLERS):
-            yield Issue(f'"{sentence}" adds no information.', Edit(old=sentence))
+    return [
+        Issue(f'"{sentence}" adds no information.', Edit(sentence))
+        for sentence in sentences(case.text)[1:]
+        if case.form == "prose" and sentence.lower().startswith(_FILLERS)
+    ]
 
 
-def _lectures(case: ReviewedText) -> Iterator[Issue]:
+def _lectures(case: ReviewedText) -> list[Issue]:
     found = _LECTURE.search(case.text)
-    if found and case.brief.audience:
-        yield Issue(
-            f'"{found[0]}" tells {case.brief.audience} what to do; name their benefit instead.',
-            Edit(found[0], found[0].partition(" ")[2]),
-        )
+    if found is None or not case.brief.audience:
+        return []
+    advice = f'"{found[0]}" tells {case.brief.audience} what to do; name their benefit instead.'
+    return [Issue(advice, Edit(found[0], found[0].partition(" ")[2]))]
 
 
-def _missing_likes(case: ReviewedText) -> Iterator[Issue]:
-    missing = [like for like in case.brief.likes if normalize(like) not in normalize(case.text)]
-    if missing and case.is_extensible:
-        forms = {
-            "lines": f"Include: {', '.join(missing)}",
-            "prose": f"It contains {join_list(missing)}.",
-        }
-        yield Issue(
+def _missing_likes(case: ReviewedText) -> list[Issue]:
+    known = normalize(case.text)
+    missing = [like for like in case.brief.likes if normalize(like) not in known]
+    if not missing or not case.is_extensible:
+        return []
+    forms = {
+        "lines": f"Include: {', '.join(missing)}",
+        "prose": f"It contains {join_list(missing)}.",
+    }
+    return [
+        Issue(
             f'The profile requests "{join_list(missing)}"; the text omits it.',
             Edit(new=forms.get(case.form, ", ".join(missing))),
         )
+    ]
 
 
-@dataclass(frozen=True, slots=True)
-class Critic:
-    """A perspective: words that describe the critic, its checks, and its wording.
-
-    `missing` and `title_issue` are templates with the fields of a brief. `preferred` are words that
-    the critic likes in an option, because of `option_reason`.
-    """
-
-    keywords: frozenset[str]
-    facet: Facet
-    checks: tuple[Check, ...]
-    missing: Callable[[Brief], str]
-    preferred: frozenset[str]
-    option_reason: str
-    title_kind: str
-    title_issue: str
-    approval: str
+def _better_option(case: ReviewedText) -> list[Issue]:
+    options, chosen = options_in(case.text), chosen_in(case.text)
+    if not chosen:
+        return []
+    preferred = case.critic.preferred
+    if case.critic.name == "taste":
+        preferred |= frozenset(content_words(" ".join(case.brief.likes)))
+    scores = [len(preferred.intersection(words_of(option))) for option in options]
+    now, best = options.index(chosen), scores.index(max(scores))
+    if scores[best] == scores[now]:
+        return []
+    reason = f"option {best + 1} offers {case.critic.option_reason}"
+    edit = Edit(f"Choice: {now + 1}", f"Choice: {best + 1}")
+    return [Issue(f"Option {now + 1} is chosen, but {reason}.", edit)]
 
 
-CRITICS = {
-    "plain": Critic(
-        word_set("plain concrete prose hard true terse noun nouns verb verbs adjectives style"),
-        Facet(
-            "Detail",
-            word_set("worn detail object hand hands"),
-            "There is {}.",
-            _one_of(
-                "detail",
-                "one worn thing that somebody uses every day",
-                "one small mark of daily use near the lower edge",
-                "a single thing left out of its place",
-            ),
+def _better_title(case: ReviewedText) -> list[Issue]:
+    title = case.text.strip()
+    better = titles_for(case.brief).get(case.critic.title_kind, "")
+    # Case and punctuation alone are no reason for another title.
+    if not better or normalize(better) == normalize(title):
+        return []
+    return [Issue(f'"{title}" {case.critic.title_issue}', Edit(title, better))]
+
+
+def _missing_facet(case: ReviewedText) -> list[Issue]:
+    if not case.is_extensible:
+        return []
+    settled = case.conversation.labelled(case.critic.label.lower())
+    if settled:
+        covered = normalize(settled) in normalize(case.text)
+    else:
+        covered = not case.critic.covering.isdisjoint(words_of(case.text))
+    if covered:
+        return []
+    phrase = settled or case.critic.settle(case.brief)
+    forms = {
+        "lines": f"{case.critic.label}: {phrase}",
+        "prose": case.critic.sentence.format(phrase),
+    }
+    lost = f'The {case.critic.label.lower()} settled earlier, "{settled}", is lost.'
+    text = lost if settled else case.critic.missing(case.brief)
+    return [Issue(text, Edit(new=forms.get(case.form, phrase)))]
+
+
+_FORM_CHECKS = {"title": (_better_title,), "choice": (_better_option,)}
+"""Checks of text of one form, by every critic."""
+_CHECKS = {"plain": (_hedges, _fillers), "audience": (_lectures,), "taste": (_missing_likes,)}
+"""Checks of text of any form, by one critic."""
+
+
+_CRITICS = (
+    Critic(
+        name="plain",
+        keywords=word_set(
+            "plain concrete prose hard true terse noun nouns verb verbs adjectives style"
         ),
-        (_hedges, _fillers),
-        lambda brief: f'"{brief.head}" is named, but nothing in it could be touched.',
-        word_set("close large foreground hands object"),
-        "one thing to look at",
-        "bare",
-        "can lose its first word.",
-        "is direct.",
+        label="Detail",
+        covering=word_set("worn detail object hand hands"),
+        sentence="There is {}.",
+        settle=_one_of(
+            "detail",
+            "one worn thing that somebody uses every day",
+            "one small mark of daily use near the lower edge",
+            "a single thing left out of its place",
+        ),
+        missing=lambda brief: f'"{brief.head}" is named, but nothing in it could be touched.',
+        preferred=word_set("close large foreground hands object"),
+        option_reason="one thing to look at",
+        title_kind="bare",
+        title_issue="can lose its first word.",
+        approval="is direct.",
     ),
-    "feeling": Critic(
-        word_set("emotion emotions feeling feelings raw mood colour color fear longing heart"),
-        Facet(
-            "Light",
-            word_set("light lit glow shadow shadows sunlight moonlight"),
-            "It is lit by {}.",
-            _light,
+    Critic(
+        name="feeling",
+        keywords=word_set(
+            "emotion emotions feeling feelings raw mood colour color fear longing heart"
         ),
-        (),
-        lambda brief: (
+        label="Light",
+        covering=word_set("light lit glow shadow shadows sunlight moonlight"),
+        sentence="It is lit by {}.",
+        settle=_light,
+        missing=lambda brief: (
             f'"{brief.mood}" is named, but no light supports it.'
             if brief.mood
             else "The light isn't described, so the picture has no feeling."
         ),
-        word_set("shoulder someone alone empty night edges"),
-        "somebody to feel with",
-        "mood",
-        "names the thing, but not how it feels.",
-        "has a feeling of its own.",
+        preferred=word_set("shoulder someone alone empty night edges"),
+        option_reason="somebody to feel with",
+        title_kind="mood",
+        title_issue="names the thing, but not how it feels.",
+        approval="has a feeling of its own.",
     ),
-    "composition": Critic(
-        word_set(
+    Critic(
+        name="composition",
+        keywords=word_set(
             "composition proportion proportions observation invention geometry structure layout"
         ),
-        Facet(
-            "Composition",
-            word_set("composition centre center diagonal viewpoint composed"),
-            "It is composed with {}.",
-            _one_of(
-                "composition",
-                "the main shape off center with open space next to it",
-                "a diagonal that leads from near to far",
-                "three clear layers from near to far",
-            ),
+        label="Composition",
+        covering=word_set("composition centre center diagonal viewpoint composed"),
+        sentence="It is composed with {}.",
+        settle=_one_of(
+            "composition",
+            "the main shape off center with open space next to it",
+            "a diagonal that leads from near to far",
+            "three clear layers from near to far",
         ),
-        (),
-        lambda brief: f'"{brief.head}" is there, but nothing leads the eye.',
-        word_set("wide space above whole frame diagonal"),
-        "an order that the eye can follow",
-        "halves",
-        "is too long; it has two halves and no pause.",
-        "is where the eye begins.",
+        missing=lambda brief: f'"{brief.head}" is there, but nothing leads the eye.',
+        preferred=word_set("wide space above whole frame diagonal"),
+        option_reason="an order that the eye can follow",
+        title_kind="halves",
+        title_issue="is too long; it has two halves and no pause.",
+        approval="is where the eye begins.",
     ),
-    "audience": Critic(
-        word_set("audience viewer viewers public customers behalf people reader readers"),
-        Facet(
-            "Legibility",
-            word_set("glance silhouette legible contrast read"),
-            "It is built on {}.",
-            _one_of(
-                "legibility",
-                "shapes that read from across a street",
-                "a silhouette that is clear at the size of a hand",
-                "strong contrast between the subject and the ground",
-            ),
+    Critic(
+        name="audience",
+        keywords=word_set("audience viewer viewers public customers behalf people reader readers"),
+        label="Legibility",
+        covering=word_set("glance silhouette legible contrast read"),
+        sentence="It is built on {}.",
+        settle=_one_of(
+            "legibility",
+            "shapes that read from across a street",
+            "a silhouette that is clear at the size of a hand",
+            "strong contrast between the subject and the ground",
         ),
-        (_lectures,),
-        lambda brief: (
+        missing=lambda brief: (
             f"Nothing shows how {brief.audience or 'a passer-by'} can read this at a glance."
         ),
-        word_set("shoulder someone arrived visitor"),
-        "a place for the viewer",
-        "head",
-        "is too long to read in passing.",
-        "is clear at first sight.",
+        preferred=word_set("shoulder someone arrived visitor"),
+        option_reason="a place for the viewer",
+        title_kind="head",
+        title_issue="is too long to read in passing.",
+        approval="is clear at first sight.",
     ),
-    "taste": Critic(
-        word_set("taste tastes profile hidden angle angles adapt likes dislikes chameleon"),
-        Facet(
-            "Angle",
-            word_set("unexpected hidden hint second"),
-            "A second look shows {}.",
-            _surprise,
+    Critic(
+        name="taste",
+        keywords=word_set(
+            "taste tastes profile hidden angle angles adapt likes dislikes chameleon"
         ),
-        (_missing_likes,),
-        lambda brief: (
+        label="Angle",
+        covering=word_set("unexpected hidden hint second"),
+        sentence="A second look shows {}.",
+        settle=_surprise,
+        missing=lambda brief: (
             f'"{brief.likes[-1]}" is on the list, but has no effect yet.'
             if brief.likes
             else "All of this follows from the brief; nothing rewards a second look."
         ),
-        word_set("foreground"),
-        "more of what the client likes",
-        "mood",
-        "could be the title of any similar picture.",
-        "matches the profile.",
+        preferred=word_set("foreground"),
+        option_reason="more of what the client likes",
+        title_kind="mood",
+        title_issue="could be the title of any similar picture.",
+        approval="matches the profile.",
     ),
-}
+)
+CRITICS = {critic.name: critic for critic in _CRITICS}
 
 
 @lru_cache(maxsize=256)
@@ -430,7 +448,7 @@ def critic_for(text: str) -> str:
     """Return the name of the critic whose keywords are most frequent in text."""
     # `max` returns the first of equal critics: without keywords, the plain one.
     words = words_of(text)
-    return max(CRITICS, key=lambda name: sum(word in CRITICS[name].keywords for word in words))
+    return max(CRITICS, key=lambda name: sum(map(CRITICS[name].keywords.__contains__, words)))
 
 
 # Critiques.
@@ -439,66 +457,26 @@ def critic_for(text: str) -> str:
 MAX_ISSUES = 2
 
 
+@lru_cache(maxsize=64)
 def critique(conversation: ConversationReading) -> str:
     """Return the critique of the latest answer, from the perspective that the task describes."""
     text = conversation.work or attached_text(conversation.task)
     if not text:
         return "Issues:\n- none: there is no text to review.\n\nEdits:\n- none"
     systems = [message for kind, message in conversation.messages if kind == "system"]
-    name = critic_for(" ".join([instructions(conversation.task), *systems]))
-    case = ReviewedText(conversation, text, form_of(text), brief_of(conversation))
-    found = [*islice(_issues(case, name), MAX_ISSUES)]
-    issues = [f"- {issue.text}" for issue in found]
-    edits = [f"- {edit}" for issue in found if (edit := issue.edit) and edit.fits_on_a_line]
-    if not issues:
-        issues = [f"- none: {_approve(case, CRITICS[name])}"]
+    critic = CRITICS[critic_for(" ".join([parts_in(conversation.task).instructions, *systems]))]
+    case = ReviewedText(conversation, text, form_of(text), brief_of(conversation), critic)
+    checks = (*_FORM_CHECKS.get(case.form, ()), *_CHECKS.get(critic.name, ()), _missing_facet)
+    found = [issue for check in checks for issue in check(case)][:MAX_ISSUES]
+    issues = [f"- {issue.text}" for issue in found] or [f"- none: {_approve(case)}"]
+    edits = [f"- {issue.edit}" for issue in found if issue.edit.fits_on_a_line]
     return "\n".join(["Issues:", *issues, "", "Edits:", *(dict.fromkeys(edits) or ["- none"])])
 
 
-def _issues(case: ReviewedText, name: str) -> Iterator[Issue]:
-    critic = CRITICS[name]
-    if case.form == "title":
-        yield from _better_title(case, critic)
-    elif case.form == "choice":
-        yield from _better_option(case, critic, by_likes=name == "taste")
-    for check in critic.checks:
-        yield from check(case)
-    settled = critic.facet.settled_in(case.conversation)
-    if case.is_extensible and not critic.facet.is_in(case.text, settled):
-        phrase = settled or critic.facet.fill(case.brief)
-        lost = f'The {critic.facet.label.lower()} settled earlier, "{settled}", is lost.'
-        text = lost if settled else critic.missing(case.brief)
-        yield Issue(text, Edit(new=critic.facet.as_addition(phrase, case.form)))
-
-
-def _better_option(case: ReviewedText, critic: Critic, *, by_likes: bool) -> Iterator[Issue]:
-    options, chosen = options_in(case.text), chosen_in(case.text)
-    if not chosen:
-        return
-    preferred = critic.preferred
-    if by_likes:
-        preferred |= frozenset(content_words(" ".join(case.brief.likes)))
-    scores = [len(preferred.intersection(words_of(option))) for option in options]
-    now, best = options.index(chosen), scores.index(max(scores))
-    if scores[best] > scores[now]:
-        yield Issue(
-            f"Option {now + 1} is chosen, but option {best + 1} offers {critic.option_reason}.",
-            Edit(f"Choice: {now + 1}", f"Choice: {best + 1}"),
-        )
-
-
-def _better_title(case: ReviewedText, critic: Critic) -> Iterator[Issue]:
-    title = case.text.strip()
-    better = titles_for(case.brief).get(critic.title_kind, "")
-    # Case and punctuation alone are no reason for another title.
-    if better and normalize(better) != normalize(title):
-        yield Issue(f'"{title}" {critic.title_issue}', Edit(title, better))
-
-
-def _approve(case: ReviewedText, critic: Critic) -> str:
+def _approve(case: ReviewedText) -> str:
     """Return a remark that approves words of the text."""
     text = chosen_in(case.text) or case.text
     head = case.brief.head
     at = text.lower().find(head.lower()) if head else -1
     quoted = text[at : at + len(head)] if at >= 0 else " ".join(text.split()[:5]).rstrip(" .,;:")
-    return f'"{quoted}" {critic.approval}'
+    return f'"{quoted}" {case.critic.approval}'

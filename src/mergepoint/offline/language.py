@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, TypeVar
@@ -39,8 +39,8 @@ _STOP_WORDS = word_set(
 )
 _EMPTY_VALUES = frozenset({"", "none", "none stated", "nothing", "n/a", "-", "no"})
 _WORD = re.compile(r"[^\W\d_](?:[\w'\u2019-]*\w)?")
-_BULLET = re.compile(r"^[ \t]*(?:[-*•]|\d+[.)])[ \t]+")
-_SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[.!?…][\"\u201d\u2019)])\s+")
+_BULLET = re.compile(r"^[ \t]*(?:[-*•]|\d+[.)])[ \t]+", re.MULTILINE)
+_SENTENCE_END = re.compile(r"\n|(?<=[.!?…])\s+|(?<=[.!?…][\"\u201d\u2019)])\s+")
 _ITEM_END = re.compile(r"[,;\n]+")
 
 
@@ -48,32 +48,27 @@ _ITEM_END = re.compile(r"[,;\n]+")
 @lru_cache(maxsize=1024)
 def words_of(text: str) -> tuple[str, ...]:
     """Return every word of text in lower case, in order."""
-    return tuple(word.lower() for word in _WORD.findall(text))
+    return tuple(_WORD.findall(text.lower()))
 
 
 @lru_cache(maxsize=1024)
 def content_words(text: str) -> tuple[str, ...]:
     """Return the words that carry meaning in lower case, in order, without repetitions."""
-    words = (word for word in words_of(text) if len(word) > 2 and word not in _STOP_WORDS)
+    words = [word for word in words_of(text) if len(word) > 2 and word not in _STOP_WORDS]
     return tuple(dict.fromkeys(words))
 
 
-def sentences(text: str) -> list[str]:
+@lru_cache(maxsize=1024)
+def sentences(text: str) -> tuple[str, ...]:
     """Return the sentences of text without bullets. A line break ends a sentence too."""
-    lines = (_BULLET.sub("", line) for line in text.splitlines())
-    parts = (part.strip() for line in lines for part in _SENTENCE_END.split(line))
-    return [part for part in parts if part]
+    parts = _SENTENCE_END.split(_BULLET.sub("", text))
+    return tuple([stripped for part in parts if (stripped := part.strip())])
 
 
 def phrases(text: str) -> tuple[str, ...]:
     """Return the items of a list that is separated by commas, semicolons, or line breaks."""
-    found = []
-    for part in _ITEM_END.split(text):
-        item = _BULLET.sub("", part).strip().rstrip(".!").strip()
-        item = re.sub(r"^(?:and|or)\s+", "", item)
-        if item.lower() not in _EMPTY_VALUES:
-            found.append(item)
-    return tuple(dict.fromkeys(found))
+    items = [part.strip(" \t\r.!") for part in _ITEM_END.split(_BULLET.sub("", text))]
+    return tuple(dict.fromkeys([item for item in items if item.lower() not in _EMPTY_VALUES]))
 
 
 def pick(options: Sequence[T], text: str) -> T:
@@ -159,6 +154,7 @@ _CREATION_VERBS = word_set(
     summarize summarise"""
 )
 """Verbs whose object names the task: `Write a title`."""
+_TASK_WORDS = _TASK_VERBS.keys() | _CREATION_VERBS
 _QUESTION_WORDS = word_set(
     """which what who whom whose how why when where is are do does can could would should please"""
 )
@@ -167,8 +163,6 @@ _LABEL_WORDS = word_set("outline plan review score check draft list name answer 
 
 _COUNT = r"(?:\d+|an?|one|two|three|four|five|six|some|several)"
 _TASK_OBJECTS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
-    ("critique", re.compile(r"\b(?:issues|critique|feedback)\b")),
-    ("revise", re.compile(r"\b(?:revised|improved|(?:make|turn) (?:it|this|that))\b")),
     ("image_prompt", re.compile(r"\b(?:image|picture) prompt\b")),
     ("title", re.compile(r"\btitles?\b")),
     ("options", re.compile(rf"\b{_COUNT}\b[\w ,]{{0,30}}\b(?:concepts|ideas|ways|options)\b")),
@@ -186,7 +180,7 @@ def kind_of(task: str) -> Kind:
     decides, then a question mark.
     """
     # Labelled parts are data: a brief that says "choose" doesn't ask for a choice.
-    asked = instructions(task)
+    asked = parts_in(task).instructions
     for sentence in sentences(asked):
         verb = _first_word(sentence)
         if verb in _TASK_VERBS:
@@ -203,13 +197,13 @@ def kind_of(task: str) -> Kind:
 
 def is_instruction(sentence: str) -> bool:
     """Return whether a sentence opens with an instruction word."""
-    return _first_word(sentence) in _TASK_VERBS.keys() | _CREATION_VERBS
+    return _first_word(sentence) in _TASK_WORDS
 
 
 def subject_words(task: str) -> tuple[str, ...]:
     """Return the content words of a task without its instruction words."""
-    words = content_words(instructions(task))
-    return tuple(word for word in words if word not in _TASK_VERBS.keys() | _CREATION_VERBS)
+    words = content_words(parts_in(task).instructions)
+    return tuple([word for word in words if word not in _TASK_WORDS])
 
 
 def _first_word(sentence: str) -> str:
@@ -241,7 +235,7 @@ def requested_count(task: str, default: int) -> int:
 # Labelled parts: `<label>body</label>` and `Label: body`.
 
 
-_TAG = re.compile(r"<(/?)([a-z][\w-]*)(?:\s[^<>]*)?>")
+_TAG = re.compile(r"<([a-z][\w-]*)(?:\s[^<>]*)?>")
 # At most three words, so that a sentence with a colon isn't a label.
 _LABEL = r"[A-Z][A-Za-z]*(?: [a-z]+){0,2}:[ \t]+"
 _LABELLED_LINE = re.compile(
@@ -251,66 +245,56 @@ _LABELLED_LINE = re.compile(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class TextParts:
+    """Text, divided into its labelled parts in order, and the instructions around them."""
+
+    sections: tuple[tuple[str, str], ...]
+    instructions: str
+
+
 @lru_cache(maxsize=1024)
-def sections(text: str) -> tuple[tuple[str, str], ...]:
-    """Return the labelled parts of text in order: (label in lower case, body).
+def parts_in(text: str) -> TextParts:
+    """Return the parts of text; labels are in lower case.
 
     Labelled lines are found inside tags too.
     """
-    # Tags and lines are found separately; sorting by their starts restores the order.
     text = text[:MAX_CHARACTERS]
-    found = [(start, label, text[inner].strip()) for start, _, label, inner in _tagged(text)]
-    found += [(line.start(), line[1], line[2].strip()) for line in _labelled_lines(text)]
-    return tuple((label.lower(), body) for _, label, body in sorted(found))
+    found = sorted([*_tagged(text), *_labelled_lines(text)])
+    around, at = [], 0
+    for start, end, _, _ in found:
+        if start >= at:
+            around.append(text[at:start])
+            at = end
+    around.append(text[at:])
+    return TextParts(
+        tuple([(label.lower(), body) for _, _, label, body in found]), "\n".join(around).strip()
+    )
 
 
-@lru_cache(maxsize=1024)
-def instructions(text: str) -> str:
-    """Return text without its labelled parts."""
-    text = text[:MAX_CHARACTERS]
-    text = _without(text, [(start, end) for start, end, _, _ in _tagged(text)], "\n")
-    return _without(text, [line.span() for line in _labelled_lines(text)], "").strip()
+def _tagged(text: str) -> Iterator[tuple[int, int, str, str]]:
+    """Yield start, end, label, and body of each `<label>body</label>` outside of others."""
+    at = 0
+    for tag in _TAG.finditer(text):
+        # A regular expression with a backreference takes quadratic time on many unclosed tags.
+        body_end = text.find(f"</{tag[1]}>", tag.end())
+        if tag.start() >= at and body_end >= 0:
+            at = body_end + len(f"</{tag[1]}>")
+            yield tag.start(), at, tag[1], text[tag.end() : body_end].strip()
 
 
-def _without(text: str, spans: Iterable[tuple[int, int]], replacement: str) -> str:
-    parts, at = [], 0
-    for start, end in spans:
-        parts.append(text[at:start])
-        at = end
-    return replacement.join([*parts, text[at:]])
-
-
-def _labelled_lines(text: str) -> Iterator[re.Match[str]]:
+def _labelled_lines(text: str) -> Iterator[tuple[int, int, str, str]]:
     """Yield the lines with a label, except instructions and questions that end in a colon."""
     for line in _LABELLED_LINE.finditer(text):
         first, *others = line[1].lower().split()
-        asks = first in _QUESTION_WORDS or first in _CREATION_VERBS or first in _TASK_VERBS
+        asks = first in _QUESTION_WORDS or first in _TASK_WORDS
         if not asks or (not others and first in _LABEL_WORDS):
-            yield line
-
-
-def _tagged(text: str) -> list[tuple[int, int, str, slice]]:
-    """Return start, end, label, and the slice of the body of each `<label>body</label>`."""
-    # A regular expression with a backreference takes quadratic time on many unclosed tags.
-    tags = list(_TAG.finditer(text))
-    closing: dict[str, list[re.Match[str]]] = {}
-    for tag in reversed(tags):
-        if tag[1]:
-            closing.setdefault(tag[2], []).append(tag)
-    found, at = [], 0
-    for tag in tags:
-        ends = closing.get(tag[2], [])
-        while ends and ends[-1].start() < tag.end():
-            ends.pop()
-        if not tag[1] and ends and tag.start() >= at:
-            at = ends[-1].end()
-            found.append((tag.start(), at, tag[2], slice(tag.end(), ends[-1].start())))
-    return found
+            yield line.start(), line.end(), line[1], line[2].strip()
 
 
 def last_labelled(text: str, *labels: str) -> str:
     """Return the last non-empty part of text with one of the labels, or an empty string."""
-    for label, body in reversed(sections(text)):
+    for label, body in reversed(parts_in(text).sections):
         if label in labels and body.lower().strip(" .") not in _EMPTY_VALUES:
             return body
     return ""
@@ -318,8 +302,8 @@ def last_labelled(text: str, *labels: str) -> str:
 
 def attached_text(task: str) -> str:
     """Return the longest labelled part of a task, otherwise its text after the first line."""
-    bodies = [body for _, body in sections(task)]
-    return max(bodies, key=len) if bodies else task.partition("\n")[2].strip()
+    sections = parts_in(task).sections
+    return max([body for _, body in sections], key=len, default=task.partition("\n")[2].strip())
 
 
 # The conversation.
@@ -340,11 +324,16 @@ class ConversationReading:
     @classmethod
     def of(cls, messages: Sequence[BaseMessage]) -> ConversationReading:
         """Read messages."""
-        read = tuple((message.type, str(message.text)) for message in messages)
-        asked = [text for kind, text in read if kind == "human" and text.strip()]
-        task = asked[-1] if asked else (read[-1][1] if read else "")
-        work = next((text for kind, text in reversed(read) if kind == "ai" and text.strip()), "")
-        return cls(read, task, work)
+        read: list[tuple[str, str]] = []
+        task = work = ""
+        for message in messages:
+            text = str(message.text)
+            read.append((message.type, text))
+            if message.type == "human" and text.strip():
+                task = text
+            elif message.type == "ai" and text.strip():
+                work = text
+        return cls(tuple(read), task or (read[-1][1] if read else ""), work)
 
     def labelled(self, *labels: str) -> str:
         """Return the newest non-empty part with one of the labels, or an empty string."""

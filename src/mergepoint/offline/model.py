@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
@@ -201,13 +200,8 @@ class OfflineModel(LocalChatModel):
     The `response_metadata` of every answer has `"not_a_language_model": True`.
     """
 
-    @property
-    def _llm_type(self) -> str:
-        return "mergepoint-offline"
-
-    @property
-    def _identifying_params(self) -> dict[str, Any]:
-        return {"model_name": "offline"}
+    _llm_type: ClassVar[str] = "mergepoint-offline"
+    _identifying_params: ClassVar[Mapping[str, Any]] = {"model_name": "offline"}
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
         params = super()._get_ls_params(stop=stop, **kwargs)
@@ -240,10 +234,7 @@ class OfflineModel(LocalChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        for chunk in _chunks(_answer(messages, stop, kwargs)):
-            if run_manager:
-                run_manager.on_llm_new_token(chunk.text, chunk=chunk)
-            yield chunk
+        return _chunks(_answer(messages, stop, kwargs))
 
     async def _astream(
         self,
@@ -253,8 +244,6 @@ class OfflineModel(LocalChatModel):
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
         for chunk in _chunks(_answer(messages, stop, kwargs)):
-            if run_manager:
-                await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
             yield chunk
 
 
@@ -262,20 +251,14 @@ def _answer(
     messages: list[BaseMessage], stop: list[str] | None, params: dict[str, Any]
 ) -> AIMessage:
     conversation = ConversationReading.of(messages)
-    metadata: dict[str, Any] = {
-        "finish_reason": "stop",
-        "model_name": "offline",
-        "not_a_language_model": True,
-    }
-    tool = _tool_to_call(messages, conversation, params)
-    if tool is not None:
+    finish_reason, output, calls = "stop", "", []
+    if (tool := _tool_to_call(messages, conversation, params)) is not None:
         schema = tool.get("parameters", {"type": "object"})
         arguments = agent_plan(conversation) or fill_schema(schema, conversation)
         # The id depends on the conversation only, so that a repeated run sends the same request.
-        call = tool_call(name=tool["name"], args=arguments, id=f"call_{len(messages)}")
-        metadata["finish_reason"] = "tool_calls"
-        message = AIMessage("", tool_calls=[call], response_metadata=metadata)
-        output = json.dumps(arguments, ensure_ascii=False)
+        calls = [tool_call(name=tool["name"], args=arguments, id=f"call_{len(messages)}")]
+        finish_reason = "tool_calls"
+        received = len(json.dumps(arguments, ensure_ascii=False).split())
     else:
         output = _text(messages, conversation)
         for end in stop or ():
@@ -283,15 +266,21 @@ def _answer(
         words = _WORD.findall(output)
         limit = params.get("max_tokens")
         if isinstance(limit, int) and len(words) > limit:
-            output = "".join(words[:limit]).rstrip()
-            metadata["finish_reason"] = "length"
-        message = AIMessage(output, response_metadata=metadata)
-    sent = sum(len(text.split()) for _, text in conversation.messages)
-    received = len(output.split())
-    message.usage_metadata = UsageMetadata(
-        input_tokens=sent, output_tokens=received, total_tokens=sent + received
+            output, finish_reason = "".join(words[:limit]).rstrip(), "length"
+        received = len(output.split())
+    sent = sum([len(text.split()) for _, text in conversation.messages])
+    return AIMessage(
+        output,
+        tool_calls=calls,
+        response_metadata={
+            "finish_reason": finish_reason,
+            "model_name": "offline",
+            "not_a_language_model": True,
+        },
+        usage_metadata=UsageMetadata(
+            input_tokens=sent, output_tokens=received, total_tokens=sent + received
+        ),
     )
-    return message
 
 
 def _text(messages: Sequence[BaseMessage], conversation: ConversationReading) -> str:
@@ -305,23 +294,21 @@ def _tool_to_call(
     messages: Sequence[BaseMessage], conversation: ConversationReading, params: dict[str, Any]
 ) -> dict[str, Any] | None:
     """Return the tool that the call requires or the task names, or None for a text answer."""
-    tools: list[dict[str, Any]] = [tool["function"] for tool in params.get("tools") or ()]
     choice = params.get("tool_choice")
     if isinstance(choice, dict):
         choice = choice.get("function", choice).get("name")
-    if not tools or choice == "none":
+    if not params.get("tools") or choice == "none":
         return None
+    tools: list[dict[str, Any]] = [tool["function"] for tool in params["tools"]]
     if choice in (None, "auto", False):
         # The task still names its tool after the call: without this check, calls would not end.
         if messages and isinstance(messages[-1], ToolMessage):
             return None
         words = set(words_of(conversation.task))
-        return next((tool for tool in tools if _name_words(tool) <= words), None)
+        return next(
+            (tool for tool in tools if words.issuperset(tool["name"].lower().split("_"))), None
+        )
     return next((tool for tool in tools if tool["name"] == choice), tools[0])
-
-
-def _name_words(tool: dict[str, Any]) -> set[str]:
-    return set(words_of(str(tool["name"]).replace("_", " ")))
 
 
 def _chunks(message: AIMessage) -> Iterator[ChatGenerationChunk]:
@@ -461,9 +448,6 @@ def _number(schema: Schema, *, is_integer: bool) -> int | float:
     high: float | None = schema.get("maximum", schema.get("exclusiveMaximum"))
     step = 1 if is_integer or low is None or high is None else (high - low) / 2
     if low is not None:
-        least = low + step if "exclusiveMinimum" in schema else low
-    else:
-        least = 0 if high is None else min(0, high)
-        least -= step if least == schema.get("exclusiveMaximum") else 0
-    factor = schema.get("multipleOf", 0)
-    return math.ceil(least / factor) * factor if factor else least
+        return low + step if "exclusiveMinimum" in schema else low
+    least = 0 if high is None else min(0, high)
+    return least - step if least == schema.get("exclusiveMaximum") else least
