@@ -20,7 +20,7 @@ from mergepoint.engine.callbacks import Recorder
 from mergepoint.journal.stores import MemoryJournal
 from mergepoint.models.budget import BudgetLedger
 from mergepoint.streams.executor import RecipeExecutor
-from mergepoint.streams.model_calls import CallEnvironment, ModelAnswer, ModelRequest, client_of
+from mergepoint.streams.model_calls import CallEnvironment, ModelAnswer, ModelRequest, StageModel
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_runs import RecipeOptions, RecipeRun
 from mergepoint.streams.resolved_recipe import plan
@@ -76,7 +76,7 @@ async def _recipe(items: int, width: int) -> float:
 async def _door(items: int, width: int) -> float:
     ledger = BudgetLedger({"r": Budget(calls=10**9)}, root="r")
     config: RunnableConfig = {"callbacks": [Recorder(MemoryJournal())]}
-    ask = client_of(
+    ask = StageModel(
         EchoModel(), CallEnvironment(run_id="r", config=config, budget=ledger), Policy()
     )
 

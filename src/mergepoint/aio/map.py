@@ -86,6 +86,7 @@ async def _advanced(
 R = TypeVar("R")
 
 Stop = Literal["cancel", "land"]
+OnError: TypeAlias = Callable[[Exception, T], object]
 Task: TypeAlias = asyncio.Task[Any]
 
 
@@ -98,6 +99,7 @@ class MapSettings:
     ordered: bool
     stop: Stop
     last: tuple[type[Exception], ...] = ()
+    on_error: OnError[Any] | None = None
 
 
 @dataclass(slots=True)
@@ -163,11 +165,13 @@ class MapWindow(Generic[T, R]):
                     yield self._take(fan)
                 elif task is not None and task.done():
                     self._release(task)
-                    if not (last and self._comes_last(task)):
+                    unsound = last and (task.cancelled() or task.exception() is not None)
+                    if not (unsound and self._comes_last(task)):
                         result = task.result()
                         if fan is None:
                             yield result
-                    if last and self._is_last():
+                    # No started call is left before the error that comes last.
+                    if self._last is not None and not (ready if ordered else self._begun):
                         break
                 elif ordered or task is None:
                     # Only here does a strict map make room: the consumer asks for a result.
@@ -202,10 +206,6 @@ class MapWindow(Generic[T, R]):
         if self._last is not None:
             raise self._last
         self._reader.result()
-
-    def _is_last(self) -> bool:
-        """Return whether no started call is left before an error that comes last."""
-        return self._last is not None and not (self._ready if self._ordered else self._begun)
 
     def _comes_last(self, task: Task) -> bool:
         """Return whether an error that comes last took a call's result; keep the first one."""
@@ -275,7 +275,9 @@ class MapWindow(Generic[T, R]):
             if not hasattr(made, "__aiter__"):
                 return await awaitable(made)
             await self._spread(made)
-        except BaseException:
+        except BaseException as error:
+            if self._settings.on_error is not None and isinstance(error, Exception):
+                self._settings.on_error(error, item)
             self._fail()
             raise
         finally:
@@ -385,6 +387,7 @@ def mapped(
     ordered: bool = ...,
     stop: Stop = ...,
     last: tuple[type[Exception], ...] = ...,
+    on_error: OnError[T] | None = ...,
 ) -> Stream[R]: ...
 
 
@@ -398,6 +401,7 @@ def mapped(
     ordered: bool = ...,
     stop: Stop = ...,
     last: tuple[type[Exception], ...] = ...,
+    on_error: OnError[T] | None = ...,
 ) -> Stream[R]: ...
 
 
@@ -410,6 +414,7 @@ def mapped(
     ordered: bool = True,
     stop: Stop = "cancel",
     last: tuple[type[Exception], ...] = (),
+    on_error: OnError[T] | None = None,
 ) -> Stream[Any]:
     """Return the result of a function for each item, or all results if it is a fan-out.
 
@@ -431,6 +436,7 @@ def mapped(
         `"land"` lets them finish, and closing the stream waits for that; a second cancellation
         cancels them.
         last: Types of errors that come after the results of all calls that had started.
+        on_error: Called with the error of a call and its item, before the error is raised.
 
     Raises:
         ValueError: A number is too small.
@@ -447,35 +453,41 @@ def mapped(
     if (
         width + prefetch == 1 and stop == "cancel"
     ):  # a call needs a task of its own to outlive its consumer
-        return Stream(_one_by_one(intake, function), intake.abandon)
+        return Stream(_one_by_one(intake, function, on_error), intake.abandon)
     window: MapWindow[T, Any] = MapWindow(
-        intake, function, MapSettings(width, prefetch, ordered, stop, last)
+        intake, function, MapSettings(width, prefetch, ordered, stop, last, on_error)
     )
     return Stream(window.results(), intake.abandon)
 
 
 async def _one_by_one(
-    intake: InputStream[T], function: Callable[[T], Any]
+    intake: InputStream[T], function: Callable[[T], Any], on_error: OnError[T] | None
 ) -> AsyncGenerator[Any, None]:
     """Call in the task of the consumer: no call starts before its result is needed."""
     copy = copy_context().copy
     async with intake as items:
         async for item in items:
             context = copy()
-            made = context.run(function, item)
-            # `run_in_context` is inlined: with a call of it, an item takes 4.9 instead of 2.7 times
-            # as long as in a loop by hand (python tests/benchmarks/run.py streams).
-            if type(made) is CoroutineType:
-                try:
-                    waited = context.run(made.send, None)
-                except StopIteration as end:
-                    result = end.value
+            try:
+                made = context.run(function, item)
+                # `run_in_context` is inlined: with a call of it, an item takes 4.9 instead of 2.7
+                # times as long as in a loop by hand (python tests/benchmarks/run.py streams).
+                if type(made) is CoroutineType:
+                    try:
+                        waited = context.run(made.send, None)
+                    except StopIteration as end:
+                        result = end.value
+                    else:
+                        result = await drive_in_context(context, made, waited)
+                elif hasattr(made, "__aiter__"):
+                    async with aclosing(results_in_context(context, made)) as results:
+                        async for result in results:
+                            yield result
+                    continue
                 else:
-                    result = await drive_in_context(context, made, waited)
-                yield result
-            elif hasattr(made, "__aiter__"):
-                async with aclosing(results_in_context(context, made)) as results:
-                    async for result in results:
-                        yield result
-            else:
-                yield await run_in_context(context, awaitable, made)
+                    result = await run_in_context(context, awaitable, made)
+            except Exception as error:
+                if on_error is not None:
+                    on_error(error, item)
+                raise
+            yield result

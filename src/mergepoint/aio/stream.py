@@ -15,6 +15,7 @@ from collections.abc import (
     Iterable,
 )
 from contextvars import Context
+from inspect import isasyncgen
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -47,6 +48,11 @@ class Stream(Generic[T]):
             self._enter()
         return self._results.__anext__()
 
+    @property
+    def over(self) -> bool:
+        """Return whether it has ended, or was closed: it holds nothing open."""
+        return isasyncgen(self._results) and self._results.ag_frame is None
+
     def _enter(self) -> None:
         loop = asyncio.get_running_loop()
         if self._loop is None:
@@ -59,7 +65,8 @@ class Stream(Generic[T]):
 
     async def aclose(self) -> None:
         """End the stream. Raises errors that its inputs raise while they are closed."""
-        self._enter()
+        if asyncio.get_running_loop() is not self._loop:
+            self._enter()
         await self._results.aclose()
         # Closing a generator that never ran runs no `finally`, so its inputs are closed here.
         await self._abandon()
@@ -243,13 +250,13 @@ class Notifier:
     def __init__(self) -> None:
         self.waiting: list[asyncio.Future[None]] = []
 
-    async def wait(self) -> None:
-        """Wait until the next ring."""
+    def wait(self) -> asyncio.Future[None]:
+        """Return a future to await until the next ring."""
         # Nothing is awaited between the caller's check of its condition and this line, so no
         # ring is lost in between.
         ring = asyncio.get_running_loop().create_future()
         self.waiting.append(ring)
-        await ring
+        return ring
 
     def ring(self) -> None:
         """Wake all tasks that wait now."""

@@ -19,9 +19,8 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final, Protocol, Self, TypeVar, overload
 from weakref import WeakKeyDictionary
 
@@ -52,12 +51,39 @@ from mergepoint.tree.nodes import Node
 
 
 @dataclass(slots=True)
-class _Asked:
-    """The calls made for one base Thing and its descendants."""
+class CallsOfThing:
+    """The calls made for one base Thing and its descendants, by Thing and sample."""
 
     numbers: dict[tuple[str, int], int] = field(default_factory=dict)
     attempts: dict[tuple[str, int], int] = field(default_factory=dict)
     answers: dict[str, dict[tuple[int, int, int], ModelAnswer]] = field(default_factory=dict)
+
+    def place(
+        self, thing: Thing, sample: int, stage_id: str, *, again: bool = False
+    ) -> tuple[int, int]:
+        """Return the number of a call and how many attempts it has had.
+
+        With `again`, return the latest call if its answer was refused; otherwise the next call.
+        """
+        place = (thing.id, sample)
+        if again and place in self.attempts:
+            return self.numbers[place] - 1, self.attempts[place]
+        number = self.numbers.get(place)
+        if number is None:
+            # A resumed or second round must not reuse call numbers that the history already holds:
+            # the number is part of a call's path in the journal.
+            number = 0
+            for entry in thing.history:
+                if entry.stage_id == stage_id:
+                    number += len(entry.calls)
+        self.numbers[place] = number + 1
+        # Forget the refused call: a later `again` must not count as an attempt of it.
+        self.attempts.pop(place, None)
+        return number, 0
+
+    def add(self, thing: Thing, number: int, sample: int, answer: ModelAnswer, part: int) -> None:
+        """Record an answer for a Thing: of a model call, or of a `part` of a tree's run."""
+        self.answers.setdefault(thing.id, {})[number, sample, part] = answer
 
 
 class AnswerIndex:
@@ -69,45 +95,19 @@ class AnswerIndex:
 
     def __init__(self) -> None:
         # Weak keys: an endless stream must not fill the memory with answers that no Thing needs.
-        self._asked: WeakKeyDictionary[Thing, _Asked] = WeakKeyDictionary()
+        self._asked: WeakKeyDictionary[Thing, CallsOfThing] = WeakKeyDictionary()
 
     def __len__(self) -> int:
         return len(self._asked)
 
-    def next_number(self, thing: Thing, sample: int, stage_id: str) -> int:
-        """Return the number of the next call, counting those in the Thing's history."""
-        asked, place = self._of(thing), (thing.id, sample)
-        number = asked.numbers.get(place)
-        if number is None:
-            # A resumed or second round must not reuse call numbers that the history already holds:
-            # the number is part of a call's path in the journal.
-            number = sum(len(entry.calls) for entry in thing.history if entry.stage_id == stage_id)
-        asked.numbers[place] = number + 1
-        # Forget the refused call: a later `again` must not count as an attempt of it.
-        asked.attempts.pop(place, None)
-        return number
-
-    def refused(self, thing: Thing, sample: int, attempts: int) -> None:
-        """Record how many attempts the latest call took when its answer was refused."""
-        self._of(thing).attempts[thing.id, sample] = attempts
-
-    def place(
-        self, thing: Thing, sample: int, stage_id: str, *, again: bool = False
-    ) -> tuple[int, int]:
-        """Return the number of a call and how many attempts it has had.
-
-        With `again`, return the latest call if its answer was refused; otherwise the next call.
-        """
-        asked, place = self._of(thing), (thing.id, sample)
-        if again and place in asked.attempts:
-            return asked.numbers[place] - 1, asked.attempts[place]
-        return self.next_number(thing, sample, stage_id), 0
-
-    def add(
-        self, thing: Thing, number: int, sample: int, answer: ModelAnswer, *, part: int = 0
-    ) -> None:
-        """Record an answer for a Thing: of a model call, or of a `part` of a tree's run."""
-        self._of(thing).answers.setdefault(thing.id, {})[number, sample, part] = answer
+    def about(self, thing: Thing) -> CallsOfThing:
+        """Return the calls for the Thing that this one was made from."""
+        # By the base: every change makes a new Thing, and the one that asked may be gone by then.
+        base = thing.base or thing
+        asked = self._asked.get(base)
+        if asked is None:
+            asked = self._asked[base] = CallsOfThing()
+        return asked
 
     def of(self, thing: Thing) -> list[ModelAnswer]:
         """Return the answers for a Thing that leaves, and for the Thing that it was made from.
@@ -121,27 +121,11 @@ class AnswerIndex:
         found: list[ModelAnswer] = []
         for name in (base.id, thing.id) if thing.id != base.id else (base.id,):
             answers = asked.answers.get(name, {})
-            found += [answers[place] for place in sorted(answers)]
+            found += map(answers.__getitem__, sorted(answers))
         return found
-
-    def _of(self, thing: Thing) -> _Asked:
-        # By the base: every change makes a new Thing, and the one that asked may be gone by then.
-        base = thing.base or thing
-        asked = self._asked.get(base)
-        if asked is None:
-            asked = self._asked[base] = _Asked()
-        return asked
 
 
 R = TypeVar("R")
-
-
-class CallCounting(Protocol):
-    """Counts the calls in progress, and refuses calls for which no time is left."""
-
-    async def counted(self, call: Awaitable[R], /) -> R:
-        """Await a call. Raise RailError before it starts if its time is over."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,8 +344,9 @@ class StageInput:
 
     async def aclose(self) -> None:
         """Close the items and end the iteration."""
-        self._closed = True
-        await close(self._items)
+        if not self._closed:
+            self._closed = True
+            await close(self._items)
 
 
 async def close(items: AsyncIterator[Any]) -> None:
@@ -450,7 +435,8 @@ class BlockContext:
         proposals: Planner for proposed stages.
         notes: Storage for values that a resumed run must find again.
         clock: Function that returns seconds since the epoch.
-        call_counter: Counter of the calls in progress, which refuses calls without time left.
+        call_counter: Context of each call: counts those in progress, and refuses those without
+            time left.
         inner: The stages that the block runs itself.
         words: Vocabulary of the recipe.
 
@@ -471,7 +457,7 @@ class BlockContext:
         proposals: Proposals | None = None,
         notes: Notes | None = None,
         clock: Callable[[], float] = now,
-        call_counter: CallCounting | None = None,
+        call_counter: AbstractContextManager[object] | None = None,
         inner: NestedStages | None = None,
         words: Vocabulary | None = None,
     ) -> None:
@@ -488,11 +474,11 @@ class BlockContext:
         self.clock = clock
         self.notes: Notes = notes if notes is not None else NotesInMemory()
         self.calls, self.inputs, self.trace = AnswerIndex(), InputIndex(), Trace()
-        self.maps: dict[Stream[Any], Stream[Any]] = {}
+        self.maps: list[Stream[Any]] = []
         self._client = client
         self._tree_runner = tree_runner
         self.proposals = proposals
-        self._call_counter = call_counter
+        self._call_counter = nullcontext() if call_counter is None else call_counter
         self._inner = inner
         self._isolated: IsolatedItem | None = None
         self._mark = ""
@@ -507,7 +493,7 @@ class BlockContext:
         """
         # A shallow copy: answers, pulled items, counts, and notes are shared by all streams.
         own = copy.copy(self)
-        own.maps = {}
+        own.maps = []
         if isolated is not None:
             own._isolated = isolated
             own._mark = f"@{isolated.id}"
@@ -557,28 +543,20 @@ class BlockContext:
         item when a result is requested. If a rail refuses one item, results already in progress are
         still returned before the stage ends. The stage closes whatever is left open when it exits.
         """
-        made = mapped(
+        results = mapped(
             items,
-            partial(_labelled, function),
+            function,
             width=self.width,
             prefetch=self.prefetch,
             ordered=self.ordered,
             last=(RailError,),
+            on_error=label,
         )
         # The stage's exit must close maps that the block abandoned, so each is remembered until it
         # ends.
-        results = Stream(self._until_over(made), made.aclose)
-        self.maps[made] = results
+        self.maps[:] = [one for one in self.maps if not one.over]
+        self.maps.append(results)
         return results
-
-    async def _until_over(self, made: Stream[R]) -> AsyncGenerator[R, None]:
-        """Yield the results of a map, and forget the map when it ends."""
-        try:
-            async with made:
-                async for result in made:
-                    yield result
-        finally:
-            self.maps.pop(made, None)
 
     async def ask(
         self,
@@ -605,7 +583,8 @@ class BlockContext:
         if self._client is None:
             raise RecipeError(f"{self.stage_id}: this stage has no model; set one for the run")
         # Before the first await: numbers must not depend on which of several calls ends first.
-        number, attempts = self.calls.place(thing, sample, self.stage_id, again=again)
+        calls = self.calls.about(thing)
+        number, attempts = calls.place(thing, sample, self.stage_id, again=again)
         ask = ModelRequest(
             thing_id=thing.id,
             stage_id=self.stage_id,
@@ -617,16 +596,14 @@ class BlockContext:
             check=check,
             attempts=attempts,
         )
-        answer = await self._counted(self._answered(thing, ask, self._client))
-        self.calls.add(thing, number, sample, answer)
+        with self._call_counter:
+            try:
+                answer = await self._client(ask)
+            except InvalidAnswer as error:
+                calls.attempts[thing.id, sample] = error.attempts or attempts + 1
+                raise
+        calls.add(thing, number, sample, answer, part=0)
         return answer
-
-    async def _answered(self, thing: Thing, ask: ModelRequest, client: ModelClient) -> ModelAnswer:
-        try:
-            return await client(ask)
-        except InvalidAnswer as error:
-            self.calls.refused(thing, ask.sample, error.attempts or ask.attempts + 1)
-            raise
 
     async def talk(
         self, thing: Thing, tree: Node, *, message: str | None, inputs: Mapping[str, Any]
@@ -640,7 +617,8 @@ class BlockContext:
             raise RecipeError(
                 f"{self.stage_id}: this stage can't run trees; run it as part of a recipe"
             )
-        number = self.calls.next_number(thing, 0, self.stage_id)
+        calls = self.calls.about(thing)
+        number, _ = calls.place(thing, 0, self.stage_id)
         talk = TreeRequest(
             thing_id=thing.id,
             stage_id=self.stage_id,
@@ -649,11 +627,12 @@ class BlockContext:
             message=message,
             inputs=inputs,
         )
-        result = await self._counted(self._tree_runner(talk))
+        with self._call_counter:
+            result = await self._tree_runner(talk)
         # A run has one number, however many calls it made: the next run or call has another.
         for part, call in enumerate(result.calls):
             answer = ModelAnswer(text="", call=call, model=", ".join(result.models))
-            self.calls.add(thing, number, 0, answer, part=part)
+            calls.add(thing, number, 0, answer, part=part)
         return result
 
     async def inside(self, name: str, things: Sequence[Thing]) -> AsyncGenerator[Thing, None]:
@@ -677,7 +656,8 @@ class BlockContext:
         """
         found = await call_and_flush(self.notes.find, self.stage_id, key)
         if found is MISSING:
-            found = await self._counted(make())
+            with self._call_counter:
+                found = await make()
             # Written before it is returned: whatever the block does next may depend on the value.
             await call_and_flush(self.notes.write, self.stage_id, key, found)
         return found
@@ -688,9 +668,6 @@ class BlockContext:
             self._kept.append(make())
         return self._kept[0]  # type: ignore[no-any-return]
 
-    def _counted(self, call: Awaitable[R]) -> Awaitable[R]:
-        return call if self._call_counter is None else self._call_counter.counted(call)
-
 
 def label(error: BaseException, item: object) -> None:
     """Attach the id of the item that caused an error; the first label stays."""
@@ -700,33 +677,3 @@ def label(error: BaseException, item: object) -> None:
         # Some exceptions have no `__dict__` and refuse attributes.
         with contextlib.suppress(AttributeError):
             error.item = thing.id  # type: ignore[attr-defined]
-
-
-def _labelled(function: Callable[[T], Any], item: T) -> Any:
-    """Return a function's result for an item, with errors labelled with the item's id."""
-    try:
-        made = function(item)
-    except Exception as error:
-        label(error, item)
-        raise
-    return _results(made, item) if hasattr(made, "__aiter__") else _result(made, item)
-
-
-async def _result(made: Awaitable[R], item: object) -> R:
-    try:
-        return await made
-    except Exception as error:
-        label(error, item)
-        raise
-
-
-async def _results(made: AsyncIterable[R], item: object) -> AsyncGenerator[R, None]:
-    results = aiter(made)
-    try:
-        async for result in results:
-            yield result
-    except Exception as error:
-        label(error, item)
-        raise
-    finally:
-        await close(results)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -200,84 +199,102 @@ def path_of(stage_id: str) -> str:
     return stage_id.replace(".", "/")
 
 
-def client_of(
-    model: ChatModel, environment: CallEnvironment, policy: Policy, method: Method | None = None
-) -> ModelClient:
-    """Return a model client for a stage.
+class StageModel:
+    """Model client of a stage of a run.
 
     Each call is one record at its own path. The run's budget must allow it, the policy decides
     about retries, and a recorded answer replaces it.
     """
-    name = identity(model, {})
-    prices = Prices(environment.prices)
-    about = {"run": environment.run_id, "host": environment.host}
-    base = environment.config
-    common: dict[str, Any] = {"budget": environment.budget, "policy": policy, "kind": "step"}
-    common["keepers"] = environment.recorders
-    # Models with structured output, by schema: each is wrapped once, not per call.
-    structured: dict[Any, Any] = {}
-    outer = Scope(environment.key(""))
-    behind = instrument_in_scope(outer, model)
 
-    async def asked(ask: ModelRequest, /) -> ModelAnswer:
-        key = environment.key(place_of(ask))
-        accept, attempts = _accepting(ask, method), ask.attempts
-        scope = Scope(key, **common, accept=accept, attempts=attempts)
-        metadata = {**base.get("metadata", {}), METADATA: {**about, "path": key.path}}
-        config: RunnableConfig = {**traced(base, key.full_path), "metadata": metadata}
-        async with scope, _invalid_answers(scope):
-            if ask.schema is None:
-                found: Any = await behind.ainvoke(_messages(ask), config)
-            else:
-                shape = ask.schema if isinstance(ask.schema, type) else canonical(ask.schema)
-                if shape not in structured:
-                    structured[shape] = _structured(outer, model, ask.schema, method)
-                told = instruction_for(ask.schema, method)
-                found = await structured[shape].ainvoke(_messages(ask, told), config)
+    def __init__(
+        self,
+        model: ChatModel,
+        environment: CallEnvironment,
+        policy: Policy,
+        method: Method | None = None,
+    ) -> None:
+        self._model, self._method = model, method
+        self._environment = environment
+        self._name = identity(model, {})
+        self._prices = Prices(environment.prices)
+        common: dict[str, Any] = {"budget": environment.budget, "policy": policy, "kind": "step"}
+        self._common = {**common, "keepers": environment.recorders}
+        self._metadata = environment.config.get("metadata", {})
+        self._outer = Scope(environment.key(""))
+        self._plain = _Shape(instrument_in_scope(self._outer, model))
+        # Models with structured output, by schema: each is wrapped once, not per call.
+        self._shapes: dict[Any, _Shape] = {}
+
+    async def __call__(self, ask: ModelRequest, /) -> ModelAnswer:
+        """Return the answer. Raise InvalidAnswer if it is invalid, or the check refuses it."""
+        environment = self._environment
+        key, shape = environment.key(place_of(ask)), self._shape_of(ask.schema)
+        value: Any = None
+
+        def accept(message: AIMessage) -> str:
+            # Every answer comes here, recorded ones too, and the last one is the result.
+            nonlocal value
+            text = str(message.text)
+            value = None if shape.value_in is None else shape.value_in(message)
+            if shape.value_in is None and not text.strip():
+                raise AnswerError("the model's answer is blank")
+            if ask.check is not None and (problem := ask.check(text, value)) is not None:
+                raise AnswerError(problem)
+            return text
+
+        scope = Scope(key, **self._common, accept=accept, attempts=ask.attempts)
+        about = {"run": environment.run_id, "host": environment.host, "path": key.path}
+        metadata = {**self._metadata, METADATA: about}
+        config: RunnableConfig = {
+            **traced(environment.config, key.full_path),
+            "metadata": metadata,
+        }
+        try:
+            async with scope:
+                found = await shape.model.ainvoke(_messages(ask, shape.instruction), config)
+        except AnswerError as error:
+            # An invalid answer fails only its Thing. Truncated answers and other errors of the
+            # call still end the run.
+            if not is_refusal(error):
+                raise
+            raise InvalidAnswer(str(error), attempts=scope.attempts) from error
         raw = found if isinstance(found, AIMessage) else found["raw"]
         # With fallbacks, another model than the first one may have answered, at another price.
-        by = scope.answered_by or name
-        text, value, cost = str(raw.text), _value(ask, raw, method), _cost(raw, prices.of(by))
-        return ModelAnswer(text=text, value=value, call=key.full_path, model=by, cost=cost)
+        by = scope.answered_by or self._name
+        price, usage = self._prices.of(by), sound_usage(raw.usage_metadata)
+        cost = None if price is None or usage is None else price.cost(usage) / PICO
+        return ModelAnswer(text=str(raw.text), value=value, call=key.full_path, model=by, cost=cost)
 
-    return asked
-
-
-@asynccontextmanager
-async def _invalid_answers(scope: Scope) -> AsyncIterator[None]:
-    """Turn an invalid answer into InvalidAnswer, which fails only its Thing.
-
-    Truncated answers and other errors of the call still end the run.
-    """
-    try:
-        yield
-    except AnswerError as error:
-        if not is_refusal(error):
-            raise
-        raise InvalidAnswer(str(error), attempts=scope.attempts) from error
+    def _shape_of(self, schema: type[BaseModel] | Mapping[str, Any] | None) -> _Shape:
+        if schema is None:
+            return self._plain
+        key = schema if isinstance(schema, type) else canonical(schema)
+        if key not in self._shapes:
+            self._shapes[key] = _Shape(
+                _structured(self._outer, self._model, schema, self._method),
+                instruction_for(schema, self._method),
+                _value_in(schema, self._method),
+            )
+        return self._shapes[key]
 
 
-def _accepting(ask: ModelRequest, method: Method | None) -> Callable[[AIMessage], str]:
-    """Return a function that returns an answer's text, or raises AnswerError if it is invalid."""
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """How a stage's model is asked for one form of answers, and how their values are read."""
 
-    def accept(message: AIMessage) -> str:
-        value, text = _value(ask, message, method), str(message.text)
-        if ask.schema is None and not text.strip():
-            raise AnswerError("the model's answer is blank")
-        if ask.check is not None and (problem := ask.check(text, value)) is not None:
-            raise AnswerError(problem)
-        return text
-
-    return accept
+    model: Runnable[Any, Any]
+    instruction: str = ""
+    value_in: Callable[[AIMessage], Any] | None = None
 
 
-def _value(ask: ModelRequest, message: AIMessage, method: Method | None) -> Any:
-    """Return an answer's JSON value, None without a schema. Raise AnswerError if invalid."""
-    if ask.schema is None:
-        return None
-    if isinstance(ask.schema, type):
-        return json.loads(json_of(ask.schema, method)(message))
-    return value_of(message, ask.schema)
+def _value_in(
+    schema: type[BaseModel] | Mapping[str, Any], method: Method | None
+) -> Callable[[AIMessage], Any]:
+    """Return a function that returns an answer's JSON value, or raises AnswerError."""
+    if not isinstance(schema, type):
+        return lambda message: value_of(message, schema)
+    read = json_of(schema, method)
+    return lambda message: json.loads(read(message))
 
 
 def _structured(
@@ -291,16 +308,12 @@ def _structured(
     return change(model) if isinstance(model, BaseChatModel) else composed(model, change)
 
 
-def _messages(ask: ModelRequest, told: str = "") -> Sequence[BaseMessage]:
-    system = "\n\n".join(text for text in (ask.system, told) if text)
-    lead = [SystemMessage(content=system)] if system else []
-    return [*lead, HumanMessage(content=ask.prompt)]
-
-
-def _cost(message: AIMessage, price: Price | None) -> float | None:
-    """Return the cost of a call in USD, or None if price or usage is unknown."""
-    usage = sound_usage(message.usage_metadata)
-    return None if price is None or usage is None else price.cost(usage) / PICO
+def _messages(ask: ModelRequest, instruction: str) -> Sequence[BaseMessage]:
+    prompt = HumanMessage(content=ask.prompt)
+    if not (ask.system or instruction):
+        return [prompt]
+    system = "\n\n".join(filter(None, (ask.system, instruction)))
+    return [SystemMessage(content=system), prompt]
 
 
 def tree_runner_of(

@@ -35,8 +35,8 @@ from mergepoint.streams.executor import RecipeExecutor, Watch
 from mergepoint.streams.model_calls import (
     CallEnvironment,
     ModelClient,
+    StageModel,
     TreeRunner,
-    client_of,
     tree_runner_of,
 )
 from mergepoint.streams.params import StopReason
@@ -321,7 +321,7 @@ class RunServices:
     def _client(self, stage: PlannedStage) -> ModelClient | None:
         model, settings = self._model(stage), self.setup.settings
         policy, method = settings.policy(stage.policy), stage.settings.over(settings).method
-        return None if model is None else client_of(model, self.environment, policy, method)
+        return None if model is None else StageModel(model, self.environment, policy, method)
 
     def _tree_runner(self, stage: PlannedStage) -> TreeRunner:
         return tree_runner_of(

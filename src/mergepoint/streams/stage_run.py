@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing, contextmanager
+from functools import partial
 from typing import Any, Final
 
-from mergepoint.aio.stream import Stream
+from mergepoint.aio.stream import Stream, from_iterable
 from mergepoint.core.errors import BlockError, RecipeError, locate
 from mergepoint.streams.block_context import BlockContext, StageInput, close, label
 from mergepoint.streams.grouping import Gather, gathered
@@ -44,30 +53,21 @@ class RecentIds:
         name = thing.id
         if name in self._left:
             return f"two Things with the id {name} leave the stage; use a new number for each child"
-        parent = _parent(thing)
+        parent = ""
+        if thing.made is not None and thing.made.parents:  # a child made at this stage?
+            above, _, number = name.rpartition(".")
+            parent = above if number.isdecimal() else ""
         if name in self._split or parent in self._left:
             return (
                 f"{parent if parent in self._left else name} leaves together with its own child; "
                 "pass it on as one more child: ctx.child(thing, number)"
             )
-        _remember(self._left, name)
-        if parent:
-            _remember(self._split, parent)
+        for names, added in ((self._left, name), (self._split, parent)):
+            if added:
+                names[added] = None
+                if len(names) > MOST:
+                    del names[next(iter(names))]
         return ""
-
-
-def _parent(thing: Thing) -> str:
-    """Return the parent's id of a child made at this stage, or ""."""
-    if thing.made is None or not thing.made.parents:
-        return ""
-    parent, _, number = thing.id.rpartition(".")
-    return parent if number.isdecimal() else ""
-
-
-def _remember(names: dict[str, None], name: str) -> None:
-    names[name] = None
-    if len(names) > MOST:
-        del names[next(iter(names))]
 
 
 class StageOutput:
@@ -114,13 +114,19 @@ class StageOutput:
             return after
         if after.made is not None:
             self._check_words(after.made.added)
+        calls: list[str] = []
+        models: dict[str, None] = {}
+        for answer in answers:
+            calls.append(answer.call)
+            if answer.model:
+                models[answer.model] = None
         left = stamp(
             before,
             after,
             block=self._kind.name,
             stage_id=self._ctx.stage_id,
-            model=", ".join(dict.fromkeys(answer.model for answer in answers if answer.model)),
-            calls=[answer.call for answer in answers],
+            model=", ".join(models),
+            calls=calls,
             started=started,
             ended=self._ctx.clock(),
             about_content=self._ctx.words.about_content,
@@ -157,13 +163,12 @@ class StageOutput:
 
     def _check_words(self, added: Mapping[str, Any]) -> None:
         """Warn about names that nearly match the vocabulary, once per name."""
-        # Values of kind and status count too: a misspelled one may come after a correct one.
-        words = {
-            (name, value) if name in ("kind", "status") else name for name, value in added.items()
-        }
-        if words <= self._words:
+        known = len(self._words)
+        for name, value in added.items():
+            # Values of kind and status count too: a misspelled one may come after a correct one.
+            self._words.add((name, value) if name in ("kind", "status") else name)
+        if len(self._words) == known:
             return
-        self._words |= words
         for problem in misspelt(added, self._ctx.words):
             where = f"{self._ctx.stage_id} ({self._kind.name})"
             warnings.warn(f"{where}: {problem}", VocabularyWarning, stacklevel=2)
@@ -230,60 +235,61 @@ def run_stage(
     """
     output = StageOutput(kind, ctx)
     entering = StageInput(items, output.arrived)
-    if batch is None:
-        made = _made(kind, entering, params, ctx)
-    else:
-        made = _made_of_batches(kind, gathered(entering, batch, ctx), params, ctx)
-    return Stream(_stamped(made, entering, output), entering.aclose)
+    begin: Callable[[], AsyncIterator[Any]] = partial(_begun, kind, entering, params, ctx)
+    if batch is not None:
+        begin = partial(_of_batches, kind, gathered(entering, batch, ctx), params, ctx)
+    return Stream(_stamped(begin, entering, output, ctx), entering.aclose)
 
 
 async def _stamped(
-    made: AsyncGenerator[Any, None], entering: StageInput, output: StageOutput
+    begin: Callable[[], AsyncIterator[Any]],
+    entering: StageInput,
+    output: StageOutput,
+    ctx: BlockContext,
 ) -> AsyncGenerator[Thing, None]:
+    """Yield the block's results with their entries, and close what belongs to the stage."""
     with output.located():
         # Closed in this order: the block first, because it may still pull while it closes.
-        async with aclosing(entering), aclosing(made):
-            async for thing in made:
-                yield output.stamped(thing)
+        async with aclosing(entering):
+            made = begin()
+            try:
+                async for thing in made:
+                    yield output.stamped(thing)
+            finally:
+                await _close(made, ctx)
 
 
-async def _made_of_batches(
+async def _of_batches(
     kind: BlockType[P], batches: AsyncIterator[Sequence[Thing]], params: P, ctx: BlockContext
 ) -> AsyncGenerator[Any, None]:
+    """Yield the block's results for one batch after the other."""
     try:
         async for members in batches:
-            async with (
-                aclosing(_stream(members)) as batch,
-                aclosing(_made(kind, batch, params, ctx)) as made,
-            ):
-                async for thing in made:
-                    yield thing
+            async with aclosing(from_iterable(members)) as batch:
+                made = _begun(kind, batch, params, ctx)
+                try:
+                    async for thing in made:
+                        yield thing
+                finally:
+                    await _close(made, ctx)
     finally:
         await close(batches)
 
 
-async def _made(
+def _begun(
     kind: BlockType[P], items: AsyncIterator[Thing], params: P, ctx: BlockContext
-) -> AsyncGenerator[Any, None]:
-    """Yield the block's results; at the end, close the block and the maps that it left open."""
+) -> AsyncIterator[Any]:
     made = kind.function(items, params, ctx)
     if not hasattr(made, "__anext__"):
         raise BlockError(
             f"returned {made!r} instead of an async iterator; a block must be an async generator"
         )
-    try:
-        async for thing in made:
-            yield thing
-    finally:
-        # The block may still use its maps while it closes, so the maps come last.
-        await close(made)
-        # A copy, because a map that ends removes itself.
-        for results in list(ctx.maps.values()):
-            await results.aclose()
-        # A map that was never read doesn't run the code that removes it.
-        ctx.maps.clear()
+    return made
 
 
-async def _stream(members: Sequence[Thing]) -> AsyncGenerator[Thing, None]:
-    for member in members:
-        yield member
+async def _close(made: AsyncIterator[Any], ctx: BlockContext) -> None:
+    """Close a block, and the maps that it left open."""
+    # The block may still use its maps while it closes, so the maps come last.
+    await close(made)
+    while ctx.maps:
+        await ctx.maps.pop(0).aclose()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 from mergepoint.core.errors import RailError
 from mergepoint.models.timeouts import GRACE
@@ -80,12 +80,13 @@ class StageChannel:
     async def __anext__(self) -> Thing:
         watchdog = self._watchdog
         watchdog.channels[self] = None
-        watchdog.watch()
+        if watchdog.timer is None:
+            watchdog.watch()
         # The count of pending cancellations tells a cut from a cancellation by someone else, as
         # asyncio.timeout does.
         self._task = task = asyncio.current_task()
         self._before = 0 if task is None else task.cancelling()
-        late = None if self.starts is None else watchdog.over((self.begins,))
+        late = watchdog.over((self.begins,)) if self.begins else None
         # Look once before cutting: if the stream has ended, that isn't a stop.
         if late is not None:
             asyncio.get_running_loop().call_soon(self.cut, late)
@@ -149,8 +150,6 @@ class StageChannel:
             for _ in range(cuts):
                 task.uncancel()
 
-
-R = TypeVar("R")
 
 SETTLING_TIME: Final = 1.0
 """Seconds after a deadline in which a block without a call in progress can still finish."""
@@ -221,7 +220,7 @@ class Watchdog:
         self._shortest = _shortest(self._places.values())
         self._until: dict[str, tuple[float, float]] = {}
         self._seen = (0, 0.0)
-        self._timer: asyncio.TimerHandle | None = None
+        self.timer: asyncio.TimerHandle | None = None
         self._deadlines: dict[str, asyncio.TimerHandle] = {}
 
     def add(self, planned: PlannedRecipe) -> None:
@@ -278,18 +277,18 @@ class Watchdog:
         return None
 
     def watch(self) -> None:
-        """Start checking whether anything moves."""
-        if self._timer is None and (pause := self._pause()) is not None:
+        """Start checking whether anything moves, if a limit applies."""
+        if (pause := self._pause()) is not None:
             loop = asyncio.get_running_loop()
             self._seen = (self.moves, loop.time())
-            self._timer = loop.call_later(pause, self._check)
+            self.timer = loop.call_later(pause, self._check)
 
     def end(self) -> None:
         """Stop checking."""
-        for timer in (self._timer, *self._deadlines.values()):
+        for timer in (self.timer, *self._deadlines.values()):
             if timer is not None:
                 timer.cancel()
-        self._timer = None
+        self.timer = None
         self._deadlines.clear()
 
     def _pause(self) -> float | None:
@@ -308,13 +307,13 @@ class Watchdog:
 
     def _restart_checks(self) -> None:
         """Check at another interval than before."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
         self.watch()
 
     def _check(self) -> None:
-        self._timer = None
+        self.timer = None
         now = asyncio.get_running_loop().time()
         moves, since = self._seen
         waiting = [channel for channel in self.channels if channel.waits]
@@ -324,7 +323,7 @@ class Watchdog:
             self._end_stuck(waiting, now, now - since)
         # If nobody waits, the timer stops; the next request starts it again through `watch`.
         if waiting and (pause := self._pause()) is not None:
-            self._timer = asyncio.get_running_loop().call_later(pause, self._check)
+            self.timer = asyncio.get_running_loop().call_later(pause, self._check)
 
     def _end_stuck(self, waiting: list[StageChannel], now: float, still: float) -> None:
         for channel in waiting:
@@ -355,7 +354,10 @@ class Watchdog:
 
 
 class CallCounter:
-    """Counter of one stage's calls in progress, for the watchdog."""
+    """Context of one stage's calls, which the watchdog counts while they are in progress.
+
+    Raise TimeLimitStop before a call starts if its time is over.
+    """
 
     __slots__ = ("_place", "_stage_id", "_watchdog")
 
@@ -364,23 +366,18 @@ class CallCounter:
         self._place = watchdog.place(stage_id)
         self._stage_id = stage_id
 
-    async def counted(self, call: Awaitable[R]) -> R:
-        """Await a call. Raise TimeLimitStop before it starts if its time is over."""
+    def __enter__(self) -> None:
         watchdog = self._watchdog
         if (why := watchdog.over(self._place.recipes)) is not None:
-            # A coroutine that is never awaited would warn when it is collected.
-            close = getattr(call, "close", None)
-            if close is not None:
-                close()
             raise why
         watchdog.calls += 1
         watchdog.in_progress[self._stage_id] += 1
-        try:
-            return await call
-        finally:
-            watchdog.calls -= 1
-            watchdog.in_progress[self._stage_id] -= 1
-            watchdog.moves += 1
+
+    def __exit__(self, *_: object) -> None:
+        watchdog = self._watchdog
+        watchdog.calls -= 1
+        watchdog.in_progress[self._stage_id] -= 1
+        watchdog.moves += 1
 
 
 def _shortest(found: Iterable[StageLimits]) -> float | None:
