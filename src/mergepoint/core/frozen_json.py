@@ -16,10 +16,6 @@ from mergepoint.core.text import clean_text
 
 MAX_DEPTH: Final = 100
 
-# Without float, which has to be checked for NaN and infinity.
-_PLAIN = frozenset({str, int, bool, type(None)})
-_NUMBERS = frozenset({int, bool, type(None)})
-
 
 def freeze(value: Any) -> Any:
     """Return JSON data as frozen lists and mappings; frozen data is returned unchanged.
@@ -30,9 +26,7 @@ def freeze(value: Any) -> Any:
         TypeError: A value has no JSON form. The message says where it is.
         ValueError: A number is not finite, or data is nested deeper than `MAX_DEPTH`.
     """
-    if type(value) in (FrozenDict, FrozenList):
-        return value
-    return _sealed(value, "", 0)
+    return value if type(value) in _FROZEN else _sealed(value, "", 0)
 
 
 def thaw(value: Any) -> Any:
@@ -41,25 +35,25 @@ def thaw(value: Any) -> Any:
 
 
 def _sealed(value: Any, where: str, depth: int) -> Any:
-    if type(value) is str:
-        return clean_text(value)
-    if type(value) in _PLAIN or isinstance(value, FrozenDict | FrozenList):
+    kind = type(value)
+    if kind is str:
+        return value if value.isascii() else clean_text(value)
+    if kind in _FROZEN or (kind is float and math.isfinite(value)):
         return value
     if depth >= MAX_DEPTH:
         raise ValueError(f"nested more than {MAX_DEPTH} deep{_at(where)}; make it flatter")
     if isinstance(value, list | tuple):
         return FrozenList(
-            _sealed(item, f"{where}[{number}]", depth + 1) for number, item in enumerate(value)
+            [_sealed(item, f"{where}[{number}]", depth + 1) for number, item in enumerate(value)]
         )
     if isinstance(value, Mapping):
-        return FrozenDict(
-            {
-                key if type(key) is str and key.isascii() else _key(key, where): item
-                if type(item) in _NUMBERS or (type(item) is str and item.isascii())
-                else _sealed(item, f"{where}[{key!r}]", depth + 1)
-                for key, item in value.items()
-            }
-        )
+        sealed = {}
+        for key, item in value.items():
+            name = key if type(key) is str and key.isascii() else _key(key, where)
+            # Most values are numbers and short texts: they need neither a call nor a place.
+            plain = type(item) in _FROZEN or (type(item) is str and item.isascii())
+            sealed[name] = item if plain else _sealed(item, f"{where}[{key!r}]", depth + 1)
+        return FrozenDict(sealed)
     return _leaf(value, where)
 
 
@@ -128,5 +122,8 @@ class FrozenDict(dict[str, Any]):
     def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, Any]:
         return {key: copy.deepcopy(value, memo) for key, value in self.items()}
 
+
+# Without float, which has to be checked for NaN and infinity.
+_FROZEN: Final = frozenset({int, bool, type(None), FrozenDict, FrozenList})
 
 NOTHING: Final = FrozenDict()

@@ -31,7 +31,6 @@ from pydantic import (
 )
 
 from mergepoint.core.errors import BlockError
-from mergepoint.core.frozen_json import thaw
 from mergepoint.core.paths import nearest
 from mergepoint.streams.params import (
     ParamFault,
@@ -88,7 +87,7 @@ def number(thing: Thing, name: str) -> float:
 
 def canonical(data: Any) -> str:
     """Return JSON data as text that is the same for equal data."""
-    return json.dumps(thaw(data), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(data, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
 
 def answer_key(thing: Thing, name: str, *, exact: bool) -> str:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, RootModel, ValidationError
 from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.conditions import CONTENT, canonical, value
 from mergepoint.streams.grouping import Grouped
-from mergepoint.streams.model_calls import Check, InvalidAnswer, ModelAnswer
+from mergepoint.streams.model_calls import InvalidAnswer, ModelAnswer
 from mergepoint.streams.params import Params
 from mergepoint.streams.thing import Thing
 
@@ -61,14 +61,12 @@ def filled(text: str, thing: Thing, extra: Mapping[str, Any] | None = None) -> s
     def read(place: re.Match[str]) -> str:
         name = place[1]
         found = known[name] if name in known else value(thing, name)
-        return _written(found)
+        return found if isinstance(found, str) else _written(found)
 
     return _PLACE.sub(read, text)
 
 
 def _written(found: Any) -> str:
-    if isinstance(found, str):
-        return found
     if isinstance(found, list) and found and all(_is_source(one) for one in found):
         return "\n\n".join(f"[{one['id']}]\n{one['text']}" for one in found)
     return canonical(found)
@@ -87,7 +85,7 @@ async def asked(
     schema: type[M] | None = None,
     extra: Mapping[str, Any] | None = None,
     sample: int = 0,
-    check: Callable[[Any], str | None] = lambda _: None,
+    check: Callable[[Any], str | None] | None = None,
 ) -> PromptResult[M]:
     """Call the model for a Thing until an answer is valid, at most `tries` times.
 
@@ -97,7 +95,17 @@ async def asked(
     """
     text = filled(prompt, thing, extra)
     system = None if params.system is None else filled(params.system, thing, extra)
-    problem, reason = _problem_by(schema, check), ""
+    parsed: M | None = None
+    reason = ""
+
+    def problem(said: str, given: Any) -> str | None:
+        nonlocal parsed
+        try:
+            parsed = None if schema is None else schema.model_validate(given)
+        except ValidationError as error:
+            return _told(error)
+        return None if check is None else check(said if schema is None else parsed)
+
     # The first prompt stays free of the correction: its fingerprint has to match recorded answers.
     for number in range(params.tries):
         told = f"{text}\n\nYour last answer could not be used: {reason}" if number else text
@@ -108,24 +116,15 @@ async def asked(
                 system=system,
                 schema=schema,
                 sample=sample,
-                check=problem,
+                # Without both, any answer is valid.
+                check=None if schema is None and check is None else problem,
                 again=number > 0,
             )
         except InvalidAnswer as error:
             reason = str(error)
             continue
-        return PromptResult(answer, None if schema is None else schema.model_validate(answer.value))
+        return PromptResult(answer, parsed)
     return PromptResult(None, None, f"no answer that fits in {params.tries}: {reason}")
-
-
-def _problem_by(schema: type[M] | None, check: Callable[[Any], str | None]) -> Check:
-    def problem(said: str, given: Any) -> str | None:
-        try:
-            return check(said if schema is None else schema.model_validate(given))
-        except ValidationError as error:
-            return _told(error)
-
-    return problem
 
 
 ORIGIN: Final = ("model", "source", "cost", "stage_id")
@@ -142,9 +141,9 @@ def origin(ctx: BlockContext, answer: ModelAnswer) -> dict[str, Any]:
     }
 
 
-def written(ctx: BlockContext, thing: Thing, answer: ModelAnswer) -> Thing:
-    """Return the Thing with a model's answer as its content, and the call's origin."""
-    return thing.plus(origin(ctx, answer)).redrafted(answer.text)
+def written(ctx: BlockContext, thing: Thing, answer: ModelAnswer, **props: Any) -> Thing:
+    """Return the Thing with a model's answer as its content, the call's origin, and more props."""
+    return thing.redrafted(answer.text, **props, **origin(ctx, answer))
 
 
 def failing(thing: Thing, reason: str) -> Thing:

@@ -30,7 +30,7 @@ class Made:
     parents: tuple[str, ...] = ()
     added: Mapping[str, Any] = NOTHING
     drafts: tuple[Any, ...] = ()
-    origins: Mapping[str, Any] = NOTHING
+    origins: Mapping[str, Any] = field(default=NOTHING, hash=False)  # rare, and large
 
     def __add__(self, later: Made) -> Made:
         # If one side adds nothing, the other mapping is reused instead of copied.
@@ -297,12 +297,12 @@ class Thing(Displayed):
         """
         return self.making(Made(added=_named({**props, **more})))
 
-    def redrafted(self, content: Any, /) -> Thing:
-        """Return the Thing with new content; the old content stays as a draft.
+    def redrafted(self, content: Any, /, **props: Any) -> Thing:
+        """Return the Thing with new content, and these props; the old content stays as a draft.
 
-        Raise TypeError or ValueError if it isn't JSON data.
+        Raise TypeError and ValueError as the constructor does.
         """
-        return self.making(Made(drafts=(freeze(content),)))
+        return self.making(Made(added=_named(props), drafts=(freeze(content),)))
 
     def taken_from(self, things: Iterable[Thing], *names: str) -> Thing:
         """Return the Thing with a note that some of its values come from other Things.
@@ -443,7 +443,7 @@ def _without_stale(
         for name, value in before.props.items()
         if name in about_content and value is not None and name not in made.added
     ]
-    return _with(made.added, dict.fromkeys(stale)) if stale else made.added
+    return FrozenDict({**made.added, **dict.fromkeys(stale)}) if stale else made.added
 
 
 def dropped_by(thing: Thing, name: str) -> Entry | None:
@@ -483,7 +483,8 @@ def joined(things: Sequence[Thing], name: str) -> Thing:
     """
     if not things:
         raise ValueError(f"{name} must be made of at least one Thing")
-    histories = [one.history if one.made is None else _history(one.base) for one in things]
+    # A fresh Thing has no history, and a changed one that of its base.
+    histories = [one.history for one in things]
     own = {one.id if one.base is None else one.base.id for one in things}
     in_common = histories[0][: _length_in_common(histories)]
     # A Thing's own entries aren't common ground, even if one of several has a longer history.
@@ -525,11 +526,8 @@ def _length_in_common(histories: Sequence[tuple[Entry, ...]]) -> int:
 
 def _all_equal(entries: tuple[Entry, ...]) -> bool:
     # Entries are shared in one process; after a checkpoint, equal ones are different objects.
-    return all(entry is entries[0] or entry == entries[0] for entry in entries)
-
-
-def _history(base: Thing | None) -> tuple[Entry, ...]:
-    return () if base is None else base.history
+    # Lists compare the objects first.
+    return list(entries) == [entries[0]] * len(entries)
 
 
 def _named(props: Mapping[str, Any]) -> FrozenDict:
@@ -552,20 +550,20 @@ def _view(base: Thing | None, made: Made, *, history: tuple[Entry, ...] | None =
     # Bypasses __init__, whose checks would fold the whole history again at every stage.
     thing = object.__new__(Thing)
     old = made if base is None else base
-    content = made.drafts[-1] if made.drafts else None if base is None else base.content
-    props = made.added if base is None else _with(base.props, made.added)
-    _write(thing, "content", content)
+    content, props, recorded = (
+        (None, NOTHING, ()) if base is None else (base.content, base.props, base.history)
+    )
+    if made.added:
+        # A fresh mapping of changes is frozen, and shared instead of copied.
+        props = FrozenDict({**props, **made.added}) if props else made.added
+    _write(thing, "content", made.drafts[-1] if made.drafts else content)
     _write(thing, "props", props)
-    _write(thing, "history", _history(base) if history is None else history)
+    _write(thing, "history", recorded if history is None else history)
     _write(thing, "id", made.id or old.id)
     _write(thing, "parents", made.parents or old.parents)
     _write(thing, "base", base if history is None else None)
     _write(thing, "made", made if history is None else None)
     return thing
-
-
-def _with(props: Mapping[str, Any], added: Mapping[str, Any]) -> Mapping[str, Any]:
-    return FrozenDict({**props, **added}) if added else props
 
 
 _write = object.__setattr__

@@ -71,4 +71,4 @@ async def chain(
                     yield failing(member, answered.reason)
                     continue
                 told.append(f"{member.content}\n{answered.answer.text}")
-                yield written(ctx, member.plus(earlier), answered.answer)
+                yield written(ctx, member, answered.answer, **earlier)

@@ -110,6 +110,7 @@ async def critique(
     """
     function = named(params.scorer) if isinstance(params.scorer, str) else params.scorer
     extra = {"persona": params.persona, _RUBRIC: params.rubric or ""}
+    prompt, rubric = params.asks_for, params.judged_by
 
     async def one(thing: Thing) -> Thing:
         if failed(thing):
@@ -118,13 +119,13 @@ async def critique(
             # The history's length tells the rounds of a recurrent recipe apart.
             key = f"score of {thing.id} after {len(thing.history)}"
             told = await ctx.once(key, partial(_scored, function, thing))
-            return thing.plus(told, rubric=params.judged_by)
-        found = await asked(ctx, thing, params, params.asks_for, schema=Judgement, extra=extra)
+            return thing.plus(told, rubric=rubric)
+        found = await asked(ctx, thing, params, prompt, schema=Judgement, extra=extra)
         if found.value is None:
             return failing(thing, found.reason)
         feedback = found.value.feedback
         told = {"score": found.value.score, "reason": feedback, "feedback": feedback}
-        return thing.plus(told, rubric=params.judged_by)
+        return thing.plus(told, rubric=rubric)
 
     async for judged in ctx.map(items, one):
         yield judged

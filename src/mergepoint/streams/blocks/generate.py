@@ -78,7 +78,7 @@ async def generate(
         )
         if found.answer is None:
             return failing(thing, found.reason)
-        made = written(ctx, thing.plus(kind="answer", status="candidate"), found.answer)
+        made = written(ctx, thing, found.answer, kind="answer", status="candidate")
         return made if params.answer is None else _short(made, params.answer)
 
     # Closed explicitly: the map may have calls in progress beyond the last result.

@@ -80,8 +80,8 @@ async def top_k(joined: Thing, members: Sequence[Thing], params: TopK, ctx: Bloc
     best = ranked(members, params)[: params.k]
     contents = [one.content for one in best]
     first = best[0]
-    named = joined.plus({"winner": first.id, params.by: first.props[params.by]})
-    taken = named.redrafted(contents[0] if params.k == 1 else contents)
+    named = {"winner": first.id, params.by: first.props[params.by]}
+    taken = joined.redrafted(contents[0] if params.k == 1 else contents, **named)
     return taken.taken_from([first], params.by).taken_from(best, CONTENT)
 
 
