@@ -108,10 +108,14 @@ def join(parent: str, name: str) -> str:
     return f"{parent}{SEPARATOR}{name}" if parent else name
 
 
+def prefixes(path: str) -> list[str]:
+    """Return the paths from the root down to this one: `a`, `a/b` and `a/b/c` for `a/b/c`."""
+    return list(accumulate(path.split(SEPARATOR), f"{{}}{SEPARATOR}{{}}".format))
+
+
 def ancestors(path: str) -> list[str]:
     """Return the paths above this one, the nearest first: `a/b` and `a` for `a/b/c`."""
-    parts = path.split(SEPARATOR)[:-1]
-    return list(accumulate(parts, f"{{}}{SEPARATOR}{{}}".format))[::-1]
+    return prefixes(path)[-2::-1]
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from functools import cached_property
+from itertools import count, repeat
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Literal, get_args
 
@@ -21,6 +23,7 @@ from mergepoint.core.paths import (
     join,
     name_problem,
     nearest,
+    prefixes,
 )
 from mergepoint.tree.decision import Answerer
 from mergepoint.tree.leaves import Call, Step, depth_problem, height_of, is_node, not_a_node
@@ -530,15 +533,16 @@ def inside(node: Node, path: str) -> list[tuple[str, Node]]:
     return children(node, path)
 
 
-def walk(node: Node, path: str | None = None) -> Iterator[tuple[str, Node]]:
-    """Yield (path, node) for the node and all nodes below it, parents first."""
-    # A stack: recursive generators would hand each node up through every level above it.
+def walk(node: Node, path: str | None = None) -> list[tuple[str, Node]]:
+    """Return (path, node) for the node and all nodes below it, parents first."""
+    walked = []
     waiting = [(root_path(node) if path is None else path, node)]
     while waiting:
         at, found = waiting.pop()
-        yield at, found
+        walked.append((at, found))
         if not isinstance(found, Step | Call):
             waiting += reversed(children(found, at))
+    return walked
 
 
 def thread_groups(block: Block) -> list[range]:
@@ -598,26 +602,33 @@ def find(tree: Node, path: str) -> Node:
     return nodes[path]
 
 
+_FIRST: Final = iteration_name(1)
+_kind = attrgetter("kind")
+
+
 class Order:
     """The order of a tree's paths, in any iteration."""
 
     def __init__(self, tree: Node, path: str) -> None:
-        nodes = dict(walk(tree, path))
-        self._places = {at: number for number, at in enumerate(nodes)}
-        self._loops = Loop.kind in {node.kind for node in nodes.values()}
+        paths, nodes = zip(*walk(tree, path), strict=True)
+        self._places = dict(zip(paths, count()))
+        self._loops = Loop.kind in map(_kind, nodes)
 
     def static(self, path: str) -> str:
         """Return the path in the tree for a path in a run: the same path in the first iteration."""
-        if path in self._places or not self._loops:
-            return path
-        at = ""
+        return path if path in self._places or not self._loops else self._statics(path)[-1]
+
+    def _statics(self, path: str) -> list[str]:
+        """Return the paths in the tree for a path in a run and those above it, from the root."""
+        found, at = [], ""
         for name in path.split(SEPARATOR):
             below = join(at, name)
-            first = join(at, iteration_name(1))
+            first = join(at, _FIRST)
             # A child may be named `iteration_02` itself; then its own path is in the tree.
             rounds = name.startswith(ITERATION) and first in self._places
             at = first if below not in self._places and rounds else below
-        return at
+            found.append(at)
+        return found
 
     def __contains__(self, path: str) -> bool:
         """Return whether the tree has such a path, in any iteration."""
@@ -625,15 +636,16 @@ class Order:
 
     def __call__(self, path: str) -> tuple[tuple[int, int], ...]:
         """Return a sort key for a path; paths outside the tree come last."""
+        paths, outside = prefixes(path), len(self._places)
+        if path in self._places or not self._loops:
+            places = map(self._places.get, paths, repeat(outside))
+            return tuple(zip(places, repeat(0), strict=False))
         key: list[tuple[int, int]] = []
-        at = ""
-        for name in path.split(SEPARATOR):
-            at = join(at, name)
-            static = self.static(at)
-            number = self._places.get(static, len(self._places))
+        for at, static in zip(paths, self._statics(path), strict=True):
             # All iterations have the place of the first one, so their number decides the order.
-            moved = static != at and static.endswith(iteration_name(1))
-            key.append((number, _number(name) if moved else 0))
+            moved = static != at and static.endswith(_FIRST)
+            number = _number(at.rpartition(SEPARATOR)[2]) if moved else 0
+            key.append((self._places.get(static, outside), number))
         return tuple(key)
 
 
