@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Iterable, Mapping
 from copy import copy
-from dataclasses import asdict, dataclass, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final, Literal, TypeGuard, cast
@@ -210,16 +210,19 @@ Kind = Literal["step", "call", "gate", "inner", "left_out"]
 
 @dataclass(frozen=True, slots=True)
 class CallKey:
-    """The identity of a call: the run, the host graph's prefix, and the path in the tree."""
+    """The identity of a call: the run, the host graph's prefix, and the path in the tree.
+
+    `full_path` is the path with the host's prefix.
+    """
 
     run: str
     host: str
     path: str
+    full_path: str = field(init=False, repr=False, compare=False)
 
-    @property
-    def full_path(self) -> str:
-        """Return the path with the host's prefix."""
-        return f"{self.host}/{self.path}" if self.host else self.path
+    def __post_init__(self) -> None:
+        full_path = f"{self.host}/{self.path}" if self.host else self.path
+        object.__setattr__(self, "full_path", full_path)
 
     def message_id(self, number: int) -> str:
         """Return the id of a message that the call makes: `<run>/<full path>/<number>`."""
@@ -310,7 +313,7 @@ class CallRecord:
 
         A resumed run takes the outcome from the record, and does not call again.
         """
-        return self.answered or self.kind == "left_out"
+        return self.kind == "left_out" or self.answered
 
     @property
     def at_edge(self) -> bool:

@@ -6,9 +6,10 @@ not contain their paths. The end of a run is a record of its own, at `<recipe>/e
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from mergepoint.core.paths import SEPARATOR, ancestors, join
@@ -91,11 +92,17 @@ class RecipeEnd:
 
     def to_plain(self) -> dict[str, Any]:
         """Return JSON data, without what is empty."""
-        plain: dict[str, Any] = to_json_value(self)
-        plain["lineage"] = [
-            {name: value for name, value in one.items() if value} for one in plain["lineage"]
-        ]
-        return plain
+        lineage = json.loads(json.dumps(list(map(asdict, self.lineage))))  # its tuples as lists
+        return {
+            "stopped": self.stopped,
+            "count": self.count,
+            "failed": self.failed,
+            "things": to_json_value(list(self.things)),
+            "stages": list(map(asdict, self.stages)),
+            "reasons": list(self.reasons),
+            "lineage": [{name: value for name, value in one.items() if value} for one in lineage],
+            "untold": self.untold,
+        }
 
     @classmethod
     def from_plain(cls, data: Mapping[str, Any]) -> RecipeEnd:
@@ -106,8 +113,8 @@ class RecipeEnd:
             count=int(data.get("count", 0)),
             failed=int(data.get("failed", 0)),
             things=lists["things"],
-            stages=tuple(StageCount(**one) for one in lists["stages"]),
-            lineage=tuple(_lineage(one) for one in lists["lineage"]),
+            stages=tuple([StageCount(**one) for one in lists["stages"]]),
+            lineage=tuple(map(_lineage, lists["lineage"])),
             reasons=tuple(map(str, lists["reasons"])),
             untold=int(data.get("untold", 0)),
         )
@@ -221,7 +228,11 @@ def _kinds(shape: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _lineage(data: Mapping[str, Any]) -> Lineage:
-    lists = {name: tuple(data[name]) for name in ("parents", "set", "calls") if name in data}
+    lists = {
+        "parents": tuple(data.get("parents", ())),
+        "set": tuple(data.get("set", ())),
+        "calls": tuple(data.get("calls", ())),
+    }
     return Lineage(**{**data, **lists})
 
 

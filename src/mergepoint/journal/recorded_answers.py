@@ -8,6 +8,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, Final, Protocol, TypeVar
 
 from langchain_core.messages import BaseMessage
@@ -29,14 +30,11 @@ _LOST: Final = (
 Key = tuple[str, str, int]
 
 
-def path_of(record: CallRecord) -> str:
-    """Return a record's path in the tree."""
-    return record.path
+path_of: Callable[[CallRecord], str] = attrgetter("key.path")
+"""Return a record's path in the tree."""
 
-
-def full_path_of(record: CallRecord) -> str:
-    """Return a record's path with the host's prefix."""
-    return record.key.full_path
+full_path_of: Callable[[CallRecord], str] = attrgetter("key.full_path")
+"""Return a record's path with the host's prefix."""
 
 
 def key_of(record: CallRecord) -> Key:
@@ -56,10 +54,11 @@ def effective_records(
     for record in records:
         if not record.settled:
             continue
-        known = found.get(by(record))
+        call = by(record)
+        known = found.get(call)
         # A masked answer cannot be used again, so a later one does not replace a complete one.
         if known is None or known.masked or not record.masked:
-            found[by(record)] = record
+            found[call] = record
     return found
 
 

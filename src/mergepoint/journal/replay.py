@@ -67,9 +67,9 @@ def replay(
         The result, with `origins`: for each message id, the path at which it was created.
     """
     records = tuple(records)
-    began = {record.path for record in records}
+    began = set(map(path_of, records))
     # Models inside a Call have its path, and their answers are part of its result.
-    stands = effective_records((one for one in records if one.kind != "inner"), path_of)
+    stands = effective_records([one for one in records if one.kind != "inner"], path_of)
     engine = _Lookup(stands, began, dict(inputs or {}), seed)
     path = at or root_path(tree)
     state: Messages | None = None

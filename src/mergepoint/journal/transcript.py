@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Self
@@ -13,7 +13,7 @@ from langchain_core.messages import BaseMessage, messages_from_dict, messages_to
 from mergepoint.core.errors import MergepointError
 from mergepoint.core.lazy import Displayed
 from mergepoint.core.merge import State, last_response
-from mergepoint.core.paths import ancestors, of_first_iterations
+from mergepoint.core.paths import ancestors, of_first_iterations, prefixes
 from mergepoint.journal.call_records import (
     RECORDS,
     CallRecord,
@@ -61,7 +61,7 @@ class Usage:
     def __add__(self, other: Usage) -> Usage:
         if not isinstance(other, Usage):
             return NotImplemented
-        return _sum((self, other))
+        return _sums({"": (self, other)})[""]
 
     @classmethod
     def of(cls, record: CallRecord) -> Usage:
@@ -76,7 +76,7 @@ class Usage:
             output_tokens=int(told.get("output_tokens") or 0),
             total_tokens=int(told.get("total_tokens") or 0),
             cost=record.cost or 0.0,
-            estimated=int(record.answered and usage is None),
+            estimated=int(record.error is None and usage is None),
             unknown_cost_calls=int(record.cost is None),
         )
 
@@ -101,14 +101,16 @@ _VALUES = attrgetter(*_NAMES)
 
 def usage_of(records: Iterable[CallRecord]) -> Usage:
     """Return what all calls used together."""
-    return _sum([Usage.of(record) for record in records])
+    return _sums({"": list(map(Usage.of, records)) or [Usage()]})[""]
 
 
-def _sum(used: Sequence[Usage]) -> Usage:
-    sums = zip(*map(_VALUES, used), strict=True)
-    total = Usage(**dict(zip(_NAMES, map(sum, sums), strict=True))) if used else Usage()
-    # Costs are whole picodollars, so this removes the error of adding floats.
-    return replace(total, cost=round(total.cost, 12))
+def _sums(used: Mapping[str, Sequence[Usage]]) -> dict[str, Usage]:
+    sums = {}
+    for path, each in used.items():
+        total = dict(zip(_NAMES, map(sum, zip(*map(_VALUES, each), strict=True)), strict=True))
+        # Costs are whole picodollars, so this removes the error of adding floats.
+        sums[path] = Usage(**{**total, "cost": round(total["cost"], 12)})
+    return sums
 
 
 def usage_by_path(records: Iterable[CallRecord], order: Callable[[str], Any]) -> dict[str, Usage]:
@@ -120,9 +122,9 @@ def usage_by_path(records: Iterable[CallRecord], order: Callable[[str], Any]) ->
     for record in records:
         used = Usage.of(record)
         if used.calls:
-            for path in (*reversed(ancestors(record.key.path)), record.key.path):
+            for path in prefixes(record.key.path):
                 found.setdefault(path, []).append(used)
-    return {path: _sum(found[path]) for path in sorted(found, key=order)}
+    return _sums({path: found[path] for path in sorted(found, key=order)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +210,9 @@ class _List:
         return words
 
 
+_content = attrgetter("content")
+
+
 def count_words(content: Content | list[str | dict[str, object]]) -> int:
     """Count the words of a message's content; blocks other than text have none."""
     if isinstance(content, str):
@@ -235,16 +240,16 @@ class SortedRecords:
     def of(cls, records: Iterable[CallRecord], order: Callable[[str], Any]) -> Self:
         """Sort the records of one run; `order` returns the sort key of a path."""
         records = tuple(records)
-        inner = [record for record in records if record.answered and record.kind == "inner"]
+        inner = [record for record in records if record.kind == "inner" and record.error is None]
         # Models inside a Call have its path, and would count instead of it.
-        stands = effective_records((one for one in records if one.kind != "inner"), full_path_of)
-        answered = [record for record in stands.values() if record.answered]
+        stands = effective_records([one for one in records if one.kind != "inner"], full_path_of)
+        answered = [record for record in stands.values() if record.error is None]
         failures = [record for record in records if record.failed]
         questions = pending(records)
         # By identity: records contain mappings, which have no hash.
         known = {id(record) for record in (*answered, *inner, *failures, *questions)}
         return cls(
-            tuple(sorted(answered, key=lambda record: order(record.path))),
+            tuple(sorted(answered, key=lambda record: order(record.key.path))),
             tuple(inner),
             tuple(failures),
             tuple(questions),
@@ -542,49 +547,59 @@ def transcript_of(header: RunHeader, records: Iterable[CallRecord]) -> Transcrip
     Otherwise they are empty, and `error` says why: a merge or a loop failed; "GateOpen" if only
     decisions are missing; or "Unfinished", with the first call without an answer.
     """
-    records = tuple(records)
-    if is_recipe(header.shape):
-        return _of_recipe(header, records)
-    tree, base = from_outline(header.tree), State(header.messages)
-    at = str(header.tree["path"])
-    found = replay(records, tree, base=base, at=at)
-    state = found.state
-    transcript = Transcript.of(
-        records,
-        tree,
+    at, own = str(header.shape["path"]), [one for one in records if one.key.run == header.run_id]
+    tree = from_outline(header.tree)
+    found = SortedRecords.of(own, Order(tree, at))
+    of_kind = _of_recipe if is_recipe(header.tree) else _of_tree
+    return Transcript(
         run_id=header.run_id,
-        at=at,
-        base=header.messages,
-        inputs=header.inputs,
-        outputs={} if state is None else state.outputs,
-        text=_text(state, given=len(header.messages)),
-        error=_why(found, records) if state is None else None,
-        created_at=header.created_at,
+        created_at=header.created_at.isoformat(timespec="milliseconds"),
         seed=header.seed,
+        tree=header.tree,
+        inputs=dict(header.inputs),
+        messages=header.messages,
+        records=found.answered,
+        failures=found.failures,
+        inner=found.inner,
+        questions=found.questions,
+        others=found.others,
+        **of_kind(header, own, found.answered),
     )
-    return replace(transcript, tree=header.tree)  # an outline of an outline has no declared reads
 
 
-def _of_recipe(header: RunHeader, records: tuple[CallRecord, ...]) -> Transcript:
-    """Return the transcript of a recipe's run: its text is the output that did not fail."""
+def _of_tree(
+    header: RunHeader, records: Sequence[CallRecord], answered: Sequence[CallRecord]
+) -> dict[str, Any]:
+    """Return the end of a tree's run, and the words that its calls sent."""
+    at, tree = str(header.tree["path"]), from_outline(header.tree)
+    seen = replay(records, tree, base=State(header.messages), at=at)
+    return {
+        "outputs": {} if seen.state is None else dict(seen.state.outputs),
+        "text": _text(seen.state, given=len(header.messages)),
+        "error": _why(seen, records) if seen.state is None else None,
+        "words": ContextSaving.of(answered, seen, header.messages, tree, at),
+    }
+
+
+def _of_recipe(
+    header: RunHeader, records: Sequence[CallRecord], answered: Sequence[CallRecord]
+) -> dict[str, Any]:
+    """Return the end of a recipe's run: its text is the output that did not fail."""
     end = recipe_end(header.tree, records)
     good = () if end is None else end.good
-    transcript = Transcript.of(
-        records,
-        from_outline(header.tree),
-        run_id=header.run_id,
-        at=str(header.tree["path"]),
-        inputs=header.inputs,
-        outputs={str(one["id"]): one["content"] for one in good},
-        text="\n\n".join(as_text(one["content"]) for one in good),
-        error=error_of_end(header.tree, end),
-        created_at=header.created_at,
-        seed=header.seed,
-    )
-    words = transcript.words  # every call sees only its own prompt: nothing is shared
-    return replace(
-        transcript, tree=header.tree, words=ContextSaving(words.sent, words.sent, words.by_path)
-    )
+    # Every call sees only its own prompt: nothing is shared.
+    words = {
+        one.key.path: sum(map(count_words, (one.prompt, *map(_content, one.lead))))
+        for one in answered
+        if one.kind == "step"
+    }
+    sent = sum(words.values())
+    return {
+        "outputs": {str(one["id"]): one["content"] for one in good},
+        "text": "\n\n".join(as_text(one["content"]) for one in good),
+        "error": error_of_end(header.tree, end),
+        "words": ContextSaving(sent, sent, words),
+    }
 
 
 def agrees(transcript: Transcript, records: Iterable[CallRecord]) -> bool:
@@ -597,7 +612,7 @@ def _text(state: Messages | None, *, given: int) -> str:
     return str(response.text) if response is not None else ""
 
 
-def _why(found: Replay, records: tuple[CallRecord, ...]) -> dict[str, str]:
+def _why(found: Replay, records: Sequence[CallRecord]) -> dict[str, str]:
     """Return why a run has no end, as far as its records show."""
     if found.error is not None:
         path = str(getattr(found.error, "pipeline_path", ""))
