@@ -124,7 +124,10 @@ class Digests:
 
     def once(self, setting: bytes, messages: Sequence[BaseMessage]) -> str:
         """Return the same as `request`, for messages that may change later: nothing is cached."""
-        return Digests(self._seen).request(setting, messages)
+        whole = _hash(setting)
+        for message in messages:
+            whole.update(_digest_of(message, self._seen))
+        return whole.hexdigest()
 
     def state(self, messages: Iterable[BaseMessage], outputs: Mapping[str, Any]) -> str:
         """Return the digest of a state: the output at a gate, or the input of a Call."""

@@ -138,7 +138,7 @@ def recipe_end(shape: Mapping[str, Any], records: Iterable[CallRecord]) -> Recip
     if not is_recipe(shape):
         return None
     path = end_path(str(shape["path"]))
-    ends = [record for record in records if record.path == path and record.answered]
+    ends = [record for record in records if record.key.path == path and record.answered]
     if not ends:
         return None
     value = ends[-1].value

@@ -423,7 +423,7 @@ class Transcript(Displayed):
             "inputs": dict(self.inputs),
             "messages": messages_to_dict(self.messages),
             "steps": [
-                _step(number, record, self.words_by_path.get(record.path, 0))
+                _step(number, record, self.words.by_path.get(record.key.path, 0))
                 for number, record in enumerate(self.records)
             ],
             **{key: [_step(*one, 0) for one in enumerate(getattr(self, key))] for key in _ASIDE},
@@ -431,7 +431,7 @@ class Transcript(Displayed):
             "outputs": dict(self.outputs),
             "usage": self.usage,
             "usage_by_path": {path: used.to_json() for path, used in self.usage_by_path.items()},
-            "words": {"sent": self.words_sent, "shared": self.words_shared},
+            "words": {"sent": self.words.sent, "shared": self.words.shared},
             "error": None if self.error is None else dict(self.error),
             "tree": dict(self.tree),
         }

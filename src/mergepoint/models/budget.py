@@ -15,7 +15,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 
 from mergepoint.core.errors import Fault, TreeError
-from mergepoint.core.paths import ancestors
+from mergepoint.core.paths import ancestors, prefixes
 from mergepoint.journal.call_records import CallKey, CallRecord, sound_usage
 from mergepoint.models.budget_account import (
     Amount,
@@ -26,6 +26,7 @@ from mergepoint.models.budget_account import (
     below,
     by_path,
     charge_prior_calls,
+    counts_tokens,
     tokens_of,
 )
 from mergepoint.models.pricing import PICO, Price, Prices
@@ -227,13 +228,12 @@ class BudgetLedger:
             return LedgerReservation(self.settled, chain, price, None, most)
         if price is None and (fault := _unpriced(chain, key.path, model)):
             raise TreeError([fault])
-        counted = any(account.counts_tokens for account in chain)
+        counted = any(map(counts_tokens, chain))
         need = most() if counted else CallEstimate(key.path, Amount(calls=1))
-        self._stopwatch.start()
         with self._lock:
+            now = self._stopwatch.start()
             # Check all budgets before reserving in any: a refused call must leave no reservation
             # behind.
-            now = self._stopwatch.elapsed
             for account in chain:
                 account.check(need, now)
             for account in chain:
@@ -363,7 +363,7 @@ class BudgetLedger:
 
     def _above(self, path: str) -> tuple[BudgetAccount, ...]:
         chain: list[BudgetAccount] = []
-        for at in (path, *ancestors(path)):
+        for at in reversed(prefixes(path)):
             if at not in self._accounts:
                 budget = self._budget_at(at)
                 self._accounts[at] = None if budget is None else BudgetAccount(at, budget)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage
@@ -33,6 +34,8 @@ class Amount(NamedTuple):
 
 
 NOTHING = Amount()
+_KINDS = ("calls", "tokens", "usd")
+"""What each number of an Amount limits, as budgets name it."""
 
 
 class CallEstimate(NamedTuple):
@@ -57,11 +60,21 @@ class BudgetAccount:
     held: Amount = NOTHING
     earlier: float = 0.0
     started: float | None = None
+    counts_calls: bool = field(init=False)
+    counts_tokens: bool = field(init=False)
+    _limits: Sequence[tuple[str, int, int]] = field(init=False, repr=False)
 
-    @property
-    def counts_tokens(self) -> bool:
-        """Return whether the budget needs to know how many tokens a call may use."""
-        return self.budget.tokens is not None or self.budget.usd is not None
+    def __post_init__(self) -> None:
+        calls, tokens, usd = self.budget.calls, self.budget.tokens, self.budget.usd
+        self.counts_calls = calls is not None
+        self.counts_tokens = tokens is not None or usd is not None
+        # Compare picodollars as integers: with floats, three calls of 0.1 USD would exceed 0.3.
+        limits = (calls, tokens, None if usd is None else round(usd * PICO))
+        self._limits = [
+            (kind, position, limit)
+            for position, (kind, limit) in enumerate(zip(_KINDS, limits, strict=True))
+            if limit is not None
+        ]
 
     def seconds(self, now: float) -> float:
         """Return the seconds since the first call, plus those of earlier processes."""
@@ -69,27 +82,18 @@ class BudgetAccount:
 
     def check(self, need: CallEstimate, now: float) -> None:
         """Raise BudgetExceeded for a call that needs more than the available amount."""
-        seconds, limit = self.seconds(now), self.budget.seconds
-        if limit is not None and seconds >= limit:
+        limit = self.budget.seconds
+        if limit is not None and (seconds := self.seconds(now)) >= limit:
             problem = f"{seconds:.1f} s are used; allow more time"
             raise self._exceeded("seconds", seconds, 0, limit, need, problem)
-        # Compare picodollars as integers: with floats, three calls of 0.1 USD would exceed 0.3.
-        for kind, spent, held, wanted, most in self._limits(need.amount):
+        for kind, position, most in self._limits:
+            spent, held, wanted = self.spent[position], self.held[position], need.amount[position]
             if spent + held + wanted > most:
                 unit = PICO if kind == "usd" else 1
                 problem = _problem(kind, spent, held, need)
                 error = self._exceeded(kind, spent / unit, held / unit, most / unit, need, problem)
                 error.wanted = wanted / unit
                 raise error
-
-    def _limits(self, need: Amount) -> Iterator[tuple[str, int, int, int, int]]:
-        budget, spent, held = self.budget, self.spent, self.held
-        if budget.calls is not None:
-            yield "calls", spent.calls, held.calls, need.calls, budget.calls
-        if budget.tokens is not None:
-            yield "tokens", spent.tokens, held.tokens, need.tokens, budget.tokens
-        if budget.usd is not None:
-            yield "usd", spent.pico, held.pico, need.pico, round(budget.usd * PICO)
 
     def _exceeded(
         self, kind: str, spent: float, held: float, limit: float, need: CallEstimate, problem: str
@@ -105,6 +109,13 @@ class BudgetAccount:
             problem=f"the budget of {self.path or 'the run'}, {shown(kind, limit)}, is not "
             f"enough for the call at {need.path}: {problem}",
         )
+
+
+counts_calls: Callable[[BudgetAccount], bool] = attrgetter("counts_calls")
+"""Return whether a budget counts calls."""
+
+counts_tokens: Callable[[BudgetAccount], bool] = attrgetter("counts_tokens")
+"""Return whether a budget needs to know how many tokens a call may use."""
 
 
 def shown(kind: str, amount: float) -> str:
@@ -153,7 +164,7 @@ Settled = Callable[[tuple[BudgetAccount, ...], Amount, Amount], None]
 class LedgerReservation:
     """The amount reserved for one attempt. A Reservation."""
 
-    __slots__ = ("_chain", "_cost", "_held", "_most", "_open", "_price", "_settled")
+    __slots__ = ("_chain", "_cost", "_held", "_most", "_open", "_price", "_settled", "counts_calls")
 
     def __init__(
         self,
@@ -170,11 +181,7 @@ class LedgerReservation:
         self._most = most
         self._open = True
         self._cost: float | None = None
-
-    @property
-    def counts_calls(self) -> bool:
-        """Return whether one of the budgets counts calls."""
-        return any(account.budget.calls is not None for account in self._chain)
+        self.counts_calls = any(map(counts_calls, chain))
 
     def settle(self, message: AIMessage | None, error: BaseException | None = None) -> float | None:
         """Charge the actual usage of the attempt; return its cost in USD, or None if unknown.
@@ -212,7 +219,7 @@ class LedgerReservation:
         """Return the charge for an answer without usage: the most that it may have used."""
         # Bounding tokens reads the whole prompt, so it is done only if they have a price, or a
         # budget counts them.
-        counted = self._price is not None or any(one.counts_tokens for one in self._chain)
+        counted = self._price is not None or any(map(counts_tokens, self._chain))
         return self._most().amount if counted and not self._held.tokens else self._held
 
 

@@ -34,9 +34,9 @@ from mergepoint.journal.recorded_answers import AnswerRequest, RecordedAnswers
 from mergepoint.journal.stores import Journal
 from mergepoint.journal.writer import PendingWrites, append_record
 from mergepoint.models.budget import BudgetSource, Reservation, merged
-from mergepoint.models.identity import declared, identity
-from mergepoint.models.pricing import aprepare_prices
-from mergepoint.models.providers import View, as_langchain_sends, seen_through, view_of
+from mergepoint.models.identity import declared
+from mergepoint.models.pricing import aread_catalogue, needs_catalogue
+from mergepoint.models.providers import View, as_langchain_sends, default_view, seen_through
 from mergepoint.models.responses import check_end, cleaned, truncation
 from mergepoint.models.retry import CLOCK, Clock, wait_before_next
 from mergepoint.models.timeouts import GRACE, STOP_SIGNAL, CancellationShield, TimeLimits
@@ -162,9 +162,8 @@ class ModelCall:
             self.model, self.params = self.answer.model, self.answer.params
         else:
             options = merged(options, self.bound)
-            self.model = identity(model, options)
-            self.view = self.own_view or view_of(model)
-            self.params = declared(model, stop, options)
+            self.model, provider, self.params = declared(model, stop, options)
+            self.view = self.own_view or default_view(model, provider)
 
     def leave(self, error: BaseException, attempts: int) -> None:
         """Allow the next model of a composed call to be tried after a failure."""
@@ -180,7 +179,12 @@ CALL: ContextVar[ModelCall | None] = ContextVar("mergepoint_call", default=None)
 
 
 class ModelCallRun:
-    """One call through an instrumented model, tried as often as its policy allows."""
+    """One call through an instrumented model, tried as often as its policy allows.
+
+    With `cleans`, the messages are a function's own, which may contain text that providers reject.
+    """
+
+    cleans = False
 
     def __init__(
         self, call: ModelCall, messages: Sequence[BaseMessage], *, untouched: bool = False
@@ -193,6 +197,7 @@ class ModelCallRun:
         self._arrived = messages if untouched and call.messages and not call.used else None
         call.used = True
         self.limits = TimeLimits(self.path, call.policy.timeout, call.grace)
+        self.stop_signal = STOP_SIGNAL.get()
 
     def recorded(self) -> ChatResult | None:
         """Return the recorded answer of this call, or None if the model must be called."""
@@ -213,8 +218,10 @@ class ModelCallRun:
         arrived, self._arrived = self._arrived, None
         self.call.unshared = arrived is not None
         if arrived is None:
-            arrived = as_langchain_sends([copied_message(message) for message in self.messages])
-        return list(arrived) if self.call.view == "as_is" else seen_through(self.call.view, arrived)
+            arrived = as_langchain_sends(list(map(copied_message, self.messages)))
+        view = self.call.view
+        sent = list(arrived) if view == "as_is" else seen_through(view, arrived)
+        return [cleaned(message)[0] for message in sent] if self.cleans else sent
 
     def attempts(self) -> Iterator[Attempt]:
         """Yield attempts until one is answered or the last has failed."""
@@ -257,6 +264,8 @@ class Attempt:
     cancelled attempt may finish, and the cancellation is raised when its record is written.
     """
 
+    shield: CancellationShield
+
     def __init__(
         self, call_run: ModelCallRun, number: int, *, after: float | None = None, live: bool = True
     ) -> None:
@@ -269,11 +278,10 @@ class Attempt:
         self._response = ""
         self._started = 0.0
         self._reservation: Reservation | None = None
-        self._stop_signal = STOP_SIGNAL.get()
+        self._stop_signal = call_run.stop_signal
         self._emitted = False
         self._written = False
         self._buffered: list[ChatGenerationChunk] = []
-        self.shield = CancellationShield(call_run.limits)
         self.sent: list[BaseMessage] = []
         self.number = number
         self.next_in: float | None = None
@@ -287,13 +295,15 @@ class Attempt:
 
     async def apause(self) -> None:
         """Wait as `pause` does, on an event loop, and load prices in a thread."""
-        if self._call_run.call.budget is not None:
-            await aprepare_prices(self._call_run.call.model)
+        call = self._call_run.call
+        if call.budget is not None and needs_catalogue(call.model):
+            await aread_catalogue()
         if self._after is not None:
-            await self._call_run.call.clock.asleep(self._after)
+            await call.clock.asleep(self._after)
 
     def __enter__(self) -> Self:
         call_run, call = self._call_run, self._call_run.call
+        self.shield = CancellationShield(call_run.limits)
         if self._stop_signal is not None and self._live:
             self._stop_signal.check()
         self._started = now()
@@ -316,11 +326,11 @@ class Attempt:
 
     def _begin_on_record(self, reservation: Reservation) -> None:
         """Record the start of the attempt, so that a limit of calls holds even after a crash."""
-        # A journal in memory ends with its process, so no resumed run could read a start there.
-        journals = [journal for journal in self._call_run.call.journals if journal.keyed]
         try:
-            for journal in journals:
-                append_record(journal, replace(self._attempt_record(None, None), begun=True))
+            for journal in self._call_run.call.journals:
+                # One in memory ends with its process, so no resumed run could read a start there.
+                if journal.keyed:
+                    append_record(journal, replace(self._attempt_record(None, None), begun=True))
         except BaseException:
             reservation.release()
             raise
@@ -393,8 +403,7 @@ class Attempt:
     def _partial(self) -> AIMessage | None:
         """Return the partial answer of a stream that broke, or None."""
         with contextlib.suppress(ValueError, TypeError):  # chunks that cannot be merged
-            if self.shield.pieces:
-                return cleaned(_assistant_message(join_chunks(self.shield.pieces)))[0]
+            return cleaned(_assistant_message(join_chunks(self.shield.pieces)))[0]
         return None
 
     def _release(self) -> list[ChatGenerationChunk]:
@@ -452,15 +461,16 @@ class Attempt:
         """Settle the reservation and write the record; only once for each attempt."""
         self._written = True
         held = self._reservation
-        self._record(error, None if held is None else held.settle(self._message, error))
-
-    def _record(self, error: BaseException | None, cost: float | None) -> CallRecord:
+        cost = None if held is None else held.settle(self._message, error)
         record = self._attempt_record(error, cost)
         call = self._call_run.call
         for journal in call.journals:
             if error is None or not any(journal is one for one in call.failed_in):
                 append_record(journal, record)
-        return record
+        self._recorded(record)
+
+    def _recorded(self, record: CallRecord) -> None:
+        """Take note of the record that was written."""
 
     def _attempt_record(self, error: BaseException | None, cost: float | None) -> CallRecord:
         """Return the record of the attempt so far."""
@@ -472,12 +482,12 @@ class Attempt:
             lead=tuple(map(copied_message, messages[: call.lead])),
             context=len(messages) - call.lead - 1,
             response=self._response,
-            message=self._message or self._partial(),
+            message=self._message or (self._partial() if self.shield.pieces else None),
             params=call.params,
             model=call.model,
             view=call.view,
             started=self._started,
-            ended=now(),
+            ended=now() if self._written else self._started,
             attempt=call.tried + self.number,
             source="live" if call.answer is None else "replayed",
             request=call.request,
@@ -511,21 +521,15 @@ def _assistant_message(result: ChatResult) -> AIMessage:
 
 
 def enter(
+    call: ModelCall,
     model: BaseChatModel,
     messages: Sequence[BaseMessage],
     stop: Sequence[str] | None,
     options: Mapping[str, Any],
     *,
     callbacks: Any = None,
-) -> ModelCallRun | None:
-    """Return the run of the current call; None outside trees, and inside the call itself.
-
-    Some models answer `_generate` with their own `_stream`: that is the same call. `callbacks` is
-    the manager of the handlers that saw the messages.
-    """
-    call = CALL.get()
-    if call is None or call.entered:
-        return None
+) -> ModelCallRun:
+    """Return the run of a call; `callbacks` is the manager of handlers that saw the messages."""
     if call.composed:
         call.enter(model, stop, options)
     call.entered = True

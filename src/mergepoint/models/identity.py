@@ -6,10 +6,10 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
-from langchain_core.language_models import BaseChatModel
+from langchain_core.language_models import BaseChatModel, LangSmithParams
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableWithFallbacks
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.config import ensure_config, merge_configs
@@ -85,6 +85,8 @@ def is_chat_model(model: object) -> bool:
 
 def is_dynamic(model: ChatModel) -> bool:
     """Return whether the config of a call decides which model answers."""
+    if isinstance(model, BaseChatModel):
+        return False
     return _is_configurable(model) or any(map(is_dynamic, _inside(model)))
 
 
@@ -154,16 +156,19 @@ def identity(model: ChatModel, params: Mapping[str, Any]) -> str:
     That of a Runnable contains each model inside once: `openai:a or anthropic:b`.
     """
     if isinstance(model, BaseChatModel):
-        known = tracing_params(model, **params)
-        name = known.get("ls_model_name")
-        provider = known.get("ls_provider", model_type(model))
-        return f"{provider}:{name}" if name else str(provider)
+        return _name_of(model, tracing_params(model, **params))
     if is_dynamic(model):
         try:
             return identity(configured(model, None), params)
         except StepError:
             return CONFIGURABLE
     return " or ".join(identities(model, params))
+
+
+def _name_of(model: BaseChatModel, traced: LangSmithParams) -> str:
+    name = traced.get("ls_model_name")
+    provider = traced["ls_provider"] if "ls_provider" in traced else model_type(model)
+    return f"{provider}:{name}" if name else str(provider)
 
 
 def identities(model: ChatModel, params: Mapping[str, Any]) -> tuple[str, ...]:
@@ -216,31 +221,40 @@ def _without_choice(config: RunnableConfig) -> RunnableConfig:
     return found
 
 
+class Declaration(NamedTuple):
+    """Recorded name, provider, and parameters of a call, as its model declares them."""
+
+    model: str
+    provider: str
+    params: dict[str, Any]
+
+
 def declared(
     model: BaseChatModel, stop: Sequence[str] | None, options: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the parameters of a call, including bound tools and response formats.
+) -> Declaration:
+    """Return name, provider, and parameters of a call, including bound tools and response formats.
 
     If the call does not set them, temperature and output limit are those that the model declares:
     models that differ in them must not answer for each other, and budgets need the limit.
     """
-    params = plain_options(options)
+    traced = tracing_params(model, **options)
+    params: dict[str, Any] = plain_options(options)
     if stop:
         params["stop"] = list(stop)
-    temperature = tracing_params(model, **options).get("ls_temperature")
+    temperature = traced.get("ls_temperature")
     if temperature is not None:
         params.setdefault("temperature", temperature)
     cap = None if output_cap(params) else output_cap_of(model)
-    return params if cap is None else {**params, "max_tokens": cap}
+    if cap is not None:
+        params["max_tokens"] = cap
+    return Declaration(_name_of(model, traced), str(traced.get("ls_provider", "")), params)
 
 
-def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a call as plain data, as far as possible."""
-    return {name: _plain(value) for name, value in options.items()}
+def plain_options(value: Any) -> Any:
+    """Return the options of a call, or a value in them, as plain data, as far as possible.
 
-
-def _plain(value: Any) -> Any:
-    """Return a value with pydantic models as JSON schemas, since class names say too little."""
+    Pydantic models become JSON schemas, since class names say too little.
+    """
     if isinstance(value, type) and issubclass(value, BaseModel):
         return value.model_json_schema()
     try:
@@ -250,8 +264,8 @@ def _plain(value: Any) -> Any:
     except (TypeError, ValueError):
         pass
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: plain_options(item) for key, item in value.items()}
+    return [*map(plain_options, value)] if isinstance(value, list | tuple) else value
 
 
 def composed(

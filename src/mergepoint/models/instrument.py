@@ -166,8 +166,11 @@ def _enter_call(
     part: ModelBinding | None = vars(model).get(PART)
     if part is not None and part.bound:
         options = merged(part.bound, options)
-    call_run = enter(model, messages, stop, options, callbacks=run_manager)
-    return call_run or opened(model, messages, stop, options, streams=streams), options
+    call = CALL.get()
+    # Some models answer `_generate` with their own `_stream`: that is the same call.
+    if call is None or call.entered:
+        return opened(model, messages, stop, options, outer=call, streams=streams), options
+    return enter(call, model, messages, stop, options, callbacks=run_manager), options
 
 
 def _generate_through(own: Callable[..., ChatResult]) -> Callable[..., ChatResult]:

@@ -57,7 +57,7 @@ class Price:
     def cost(self, usage: Mapping[str, Any]) -> int:
         """Return the cost of a call in picodollars, from LangChain's usage metadata."""
         total = int(usage.get("input_tokens") or 0)
-        if tier := self._tier(total):
+        if self.above and (tier := self._tier(total)):
             return tier.cost(usage)
         rates = self._rates
         details = usage.get("input_token_details") or {}
@@ -139,23 +139,20 @@ class Prices:
 
 def prepare_prices(models: Iterable[str]) -> None:
     """Load the bundled price data for models that need it, unless an event loop runs."""
-    if asyncio._get_running_loop() is None and any(map(_unread, models)):
+    if asyncio._get_running_loop() is None and any(map(needs_catalogue, models)):
         _read()
 
 
-async def aprepare_prices(model: str) -> None:
-    """Load the bundled price data for a model that needs it, in a thread.
-
-    It is loaded once per process, so that later lookups don't wait for a file.
-    """
-    if _unread(model):
-        await asyncio.to_thread(_read)
+async def aread_catalogue() -> None:
+    """Load the bundled price data in a thread, so that later lookups don't wait for a file."""
+    await asyncio.to_thread(_read)
 
 
 _READ = threading.Event()
 
 
-def _unread(model: str) -> bool:
+def needs_catalogue(model: str) -> bool:
+    """Return whether the bundled price data must be loaded first; it is so once per process."""
     return not _READ.is_set() and model != OFFLINE and bool(model.partition(":")[2])
 
 

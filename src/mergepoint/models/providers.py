@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Literal, get_args, overload
 from urllib.parse import urlsplit
@@ -92,8 +93,10 @@ def _tokens_problem(tokens: object) -> str | None:
 
 
 def _address_problem(given: object) -> str | None:
-    found = list(given.values()) if isinstance(given, Mapping) else [given]
-    odd = [one for one in found if given is not None and not _is_address(one)]
+    if given is None:
+        return None
+    found = given.values() if isinstance(given, Mapping) else [given]
+    odd = [one for one in found if not _is_address(one)]
     return (
         f"base_url is an address such as http://localhost:8080/v1, not {odd[0]!r}" if odd else None
     )
@@ -143,9 +146,11 @@ class ModelSettings:
 
     def over(self, other: ModelSettings) -> ModelSettings:
         """Return these settings, completed by those of another."""
+        if self == NO_SETTINGS:
+            return other
         fields = ("temperature", "max_tokens", "timeout", "base_url", "method")
         own = {name: getattr(self, name) for name in fields if getattr(self, name) is not None}
-        return replace(other, **own) if own else other
+        return replace(other, **own)
 
     def policy(self, policy: Policy) -> Policy:
         """Return a policy with a timeout: its own, or this one, or the default."""
@@ -329,12 +334,16 @@ def view_problem(view: object) -> str | None:
 
 
 def view_of(model: BaseChatModel) -> View:
+    """Return the default view of a model's provider (see `default_view`)."""
+    return default_view(model, str(tracing_params(model).get("ls_provider", "")))
+
+
+def default_view(model: BaseChatModel, provider: str) -> View:
     """Return a provider's default view.
 
     An OpenAI-compatible server at another address counts as alternating: local servers use the chat
     templates of their models, and many of those reject consecutive messages with the same role.
     """
-    provider = str(tracing_params(model).get("ls_provider", ""))
     if provider in _ALTERNATING:
         return "alternate"
     if provider == "openai":
@@ -343,12 +352,15 @@ def view_of(model: BaseChatModel) -> View:
     return "as_is"
 
 
+_content = attrgetter("content")
+
+
 def as_langchain_sends(messages: list[BaseMessage]) -> list[BaseMessage]:
     """Return messages with content blocks in the form that LangChain passes to a chat model.
 
     LangChain converts blocks of older versions when a model is called, before the model's own code.
     """
-    if all(type(message.content) is str for message in messages):
+    if {str}.issuperset(map(type, map(_content, messages))):
         return messages
     return normalized(messages)
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from copy import copy
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 from langchain_core.language_models import BaseChatModel
@@ -531,7 +532,7 @@ def _blank(text: str) -> str:
 
 def _is_openai(model: BaseChatModel) -> bool:
     # By name, because langchain-openai need not be installed.
-    return any(kind.__name__ == "BaseChatOpenAI" for kind in type(model).__mro__)
+    return "BaseChatOpenAI" in map(attrgetter("__name__"), type(model).__mro__)
 
 
 def _openai_form(schema: type[BaseModel]) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from types import TracebackType
 from typing import Any, Final, Self
 from uuid import UUID
@@ -21,7 +22,6 @@ from mergepoint.journal.call_records import CallKey, CallRecord, Kind
 from mergepoint.journal.fingerprint import Digests, setting_digest
 from mergepoint.models.budget import BudgetLedger, BudgetSource
 from mergepoint.models.call import (
-    CALL,
     AnswerKeeper,
     Ask,
     Attempt,
@@ -31,18 +31,14 @@ from mergepoint.models.call import (
     find_recorded_answer,
     uses_fingerprints,
 )
-from mergepoint.models.identity import declared, identity, part_of, plain_options
-from mergepoint.models.providers import View, view_of
-from mergepoint.models.responses import cleaned
+from mergepoint.models.identity import declared, part_of, plain_options
+from mergepoint.models.providers import View, default_view
 from mergepoint.models.retry import CLOCK
-from mergepoint.models.timeouts import (
-    STOP_SIGNAL,
-    AttemptTracker,
-    CancellationShield,
-    TimeLimits,
-)
+from mergepoint.models.timeouts import STOP_SIGNAL, AttemptTracker, TimeLimits
 from mergepoint.tree.policy import Policy
 from mergepoint.tree.prompts import copied_message
+
+_journal = attrgetter("journal")
 
 
 class Samples:
@@ -59,14 +55,15 @@ class Samples:
         self._returned: dict[str, list[int]] = {}
         self._answers: dict[tuple[str, int], CallRecord] = {}
 
-    def number(self, request: str) -> int:
-        """Return the number of the next call of a request."""
+    def take(self, request: str) -> tuple[int, CallRecord | None]:
+        """Return the number of the next call of a request, and its answer from this process."""
         with self._lock:
             if returned := self._returned.get(request):
-                return returned.pop(0)
-            number = self._first + self._asked[request]
-            self._asked[request] += 1
-            return number
+                number = returned.pop(0)
+            else:
+                number = self._first + self._asked[request]
+                self._asked[request] += 1
+            return number, self._answers.get((request, number))
 
     def give_back(self, request: str, number: int) -> None:
         """Return a number to the pool, for the next call of the request, after a failure."""
@@ -78,10 +75,6 @@ class Samples:
     def keep(self, record: CallRecord) -> None:
         """Store an answer, for an execution that begins again."""
         self._answers[record.request, record.sample] = record
-
-    def answer(self, request: str, sample: int) -> CallRecord | None:
-        """Return the answer from this process, or None."""
-        return self._answers.get((request, sample))
 
     def again(self) -> None:
         """Restart the numbering: the execution begins again and gets the stored answers."""
@@ -141,7 +134,7 @@ class Scope:
         self.clock = CLOCK.get()
         self._view = view
         self._tries = samples is not None
-        self._keyed = [keeper for keeper in self.keepers if uses_fingerprints(keeper)]
+        self._keyed = list(filter(uses_fingerprints, self.keepers))
         self._until = None if seconds is None else time.monotonic() + seconds
         self._kind: Kind = kind
         self._charged: dict[UUID, float | None] = {}
@@ -165,13 +158,14 @@ class Scope:
         self.tracker.check()
         if not messages:
             raise StepError(f"{self.key.full_path}: a model was called without any message")
+        name, provider, params = declared(model, stop, options)
         call = ModelCall(
             key=self.key,
-            model=identity(model, options),
-            view=self._view or view_of(model),
+            model=name,
+            view=self._view or default_view(model, provider),
             lead=_leading(messages),
-            params=declared(model, stop, options),
-            journals=[keeper.journal for keeper in self.keepers],
+            params=params,
+            journals=list(map(_journal, self.keepers)),
             accept=self._accept or _text_of_answer,
             asks_again=self._accept is not None,
             budget=self.budget,
@@ -214,10 +208,9 @@ class Scope:
 
     def _look_up(self, call: ModelCall, messages: Sequence[BaseMessage], setting: bytes) -> None:
         """Set request, sample and answer of a call, from this execution or from a journal."""
-        digests = [keeper.digests for keeper in self._keyed] or [Digests()]
-        requests = [one.once(setting, messages) for one in digests]
-        call.sample = self.samples.number(requests[-1])
-        call.answer = self.samples.answer(requests[-1], call.sample)
+        requests = [keeper.digests.once(setting, messages) for keeper in self._keyed]
+        requests = requests or [Digests().once(setting, messages)]
+        call.sample, call.answer = self.samples.take(requests[-1])
         if call.answer is not None:
             call.journals = ()
         call.request = requests[-1]
@@ -272,7 +265,8 @@ class Scope:
         self.end()
 
     async def __aenter__(self) -> Self:
-        return self.__enter__()
+        self._token = SCOPE.set(self)
+        return self
 
     async def __aexit__(
         self,
@@ -332,16 +326,16 @@ def opened(
     stop: list[str] | None,
     options: Mapping[str, Any],
     *,
+    outer: ModelCall | None,
     streams: bool = False,
 ) -> ModelCallRun | None:
-    """Return the run of a call that belongs to a scope, or None.
+    """Return the run of a call that belongs to a scope, or None; `outer` is the call around it.
 
     None means that no scope has instrumented the model, or that it runs inside another call.
     """
     own: tuple[Scope, ...] = vars(model).get(OWN, ())
     if not own:
         return None
-    outer = CALL.get()
     passed = 0 if outer is None else outer.scopes
     if passed >= len(own):
         return None
@@ -357,16 +351,15 @@ class ScopedModelCall(ModelCallRun):
     A stream is not `counted` among the calls to wait for: its consumer may have stopped reading.
     """
 
+    cleans = True
+
     def __init__(
         self, scope: Scope, call: ModelCall, messages: Sequence[BaseMessage], *, counted: bool
     ) -> None:
         super().__init__(call, messages)
+        self.stop_signal = self.stop_signal or scope.halt
         self.scope = scope
         self.counted = counted
-
-    def outgoing(self) -> list[BaseMessage]:
-        """Return the messages of the next attempt, without text that providers reject."""
-        return [cleaned(message)[0] for message in super().outgoing()]
 
     def attempt(self, number: int, *, after: float | None = None, live: bool = True) -> Attempt:
         """Return one attempt of the call."""
@@ -384,26 +377,21 @@ class ScopedModelCall(ModelCallRun):
 class ScopedAttempt(Attempt):
     """One attempt of a call of a scope."""
 
-    def __init__(
-        self, call_run: ScopedModelCall, number: int, *, after: float | None, live: bool
-    ) -> None:
-        super().__init__(call_run, number, after=after, live=live)
-        self._scope = call_run.scope
-        self._stop_signal = self._stop_signal or call_run.scope.halt
-        self._counted = call_run.counted
+    _call_run: ScopedModelCall
 
     def __enter__(self) -> Self:
-        self._scope.tracker.check()
-        if self._live:
-            self._call_run.limits = self._scope.limits()
-            self.shield = CancellationShield(self._call_run.limits)
-        if not self._counted:
-            return super().__enter__()
-        self._scope.tracker.begin()
+        call_run, tracker = self._call_run, self._call_run.scope.tracker
+        if call_run.counted:
+            tracker.begin()
+        else:
+            tracker.check()
         try:
+            if self._live:
+                call_run.limits = call_run.scope.limits()
             return super().__enter__()
         except BaseException:
-            self._scope.tracker.end()
+            if call_run.counted:
+                tracker.end()
             raise
 
     def __exit__(
@@ -412,21 +400,21 @@ class ScopedAttempt(Attempt):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
+        scope = self._call_run.scope
         try:
             again = super().__exit__(kind, error, trace)
         finally:
-            if self._counted:
-                self._scope.tracker.end()
+            if self._call_run.counted:
+                scope.tracker.end()
         if error is not None and not again:
-            self._scope.again(self._call_run.call)
+            scope.again(self._call_run.call)
             if not self._emitted:
-                self._scope.give_up(error)
+                scope.give_up(error)
         return again
 
-    def _record(self, error: BaseException | None, cost: float | None) -> CallRecord:
-        record, answer = super()._record(error, cost), self._call_run.call.answer
-        self._scope.attempts = max(record.attempt, 0 if answer is None else answer.attempt)
-        if record.answered:
-            self._scope.samples.keep(record)
-            self._scope.answered_by = record.model
-        return record
+    def _recorded(self, record: CallRecord) -> None:
+        scope, answer = self._call_run.scope, self._call_run.call.answer
+        scope.attempts = max(record.attempt, 0 if answer is None else answer.attempt)
+        if record.error is None:
+            scope.samples.keep(record)
+            scope.answered_by = record.model

@@ -369,11 +369,12 @@ class Stopwatch:
             self._advance()
             self._stopped = True
 
-    def start(self) -> None:
-        """Resume it; a running stopwatch is not changed."""
+    def start(self) -> float:
+        """Resume it, unless it runs, and return the seconds since its creation, without pauses."""
         with self._lock:
             self._advance()
             self._stopped = False
+            return self._elapsed
 
     def _count(self, change: int) -> None:
         with self._lock:
