@@ -23,7 +23,7 @@ SOURCE = Path(mergepoint.__file__).parent
 PRIVATE = re.compile(
     r"(?:from|import) (?:langchain_core|langgraph|langchain)[\w.]*\._\w+"
     r"|from (?:langchain_core|langgraph|langchain)[\w.]* import [^\n]*\b_[a-z]\w*"
-    r"|(?<!def )(?<!super\(\)\.)\b(?:_get_ls_params|_llm_type)\b"
+    r"|(?<!def )(?<!super\(\)\.)\b(?:_get_ls_params|_llm_type)\b(?!:)"
     r"|_ConfigurableModel|_a?stream_chat_model_events|branch:to:|langgraph_checkpoint_ns"
 )
 
