@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import Context
 from typing import Any
 
@@ -34,47 +34,46 @@ class TabView:
 
     async def show(self, steps: Sequence[ShownStep], *, turn: int) -> None:
         """Show the current state of a turn."""
-        await self._in_context(self._show(steps, turn))
+        await self._in_context(lambda _: self._show(steps, turn))
 
     async def show_buttons(self, steps: Iterable[ShownStep]) -> None:
         """Send the buttons of the tab's steps: a loaded thread comes without them.
 
         They are removed first, because a page that reconnects to another server still has them.
         """
-        for one in steps:
-            for button in one.buttons:
-                await self._in_context(_action(button, one.id).remove())
-                await self._in_context(_action(button, one.id).send(for_id=one.id))
+
+        async def resend() -> None:
+            for one in steps:
+                await _change_buttons(one, None)
+                await _change_buttons(None, one)
+
+        await self._in_context(lambda _: resend())
 
     async def busy(self, *, working: bool) -> None:
         """Show or hide the stop button."""
-        await self._in_context(self._busy(working=working))
-
-    async def _busy(self, *, working: bool) -> None:
-        emitter = cl.context.emitter
-        await (emitter.task_start() if working else emitter.task_end())
+        await self._in_context(
+            lambda emitter: emitter.task_start() if working else emitter.task_end()
+        )
 
     async def post(self, message: Mapping[str, Any]) -> None:
         """Post a message to the page's own script."""
-        await self._in_context(self._post(dict(message)))
-
-    async def _post(self, message: dict[str, Any]) -> None:
-        await cl.context.emitter.send_window_message(message)
+        await self._in_context(lambda emitter: emitter.send_window_message(dict(message)))
 
     async def toast(self, text: str) -> None:
         """Show a message that isn't stored."""
-        await self._in_context(self._toast(text))
+        await self._in_context(lambda emitter: emitter.send_toast(text, "info"))
 
-    async def _toast(self, text: str) -> None:
-        await cl.context.emitter.send_toast(text, "info")
+    async def _in_context(self, work: Callable[[Any], Awaitable[Any]]) -> None:
+        """Do what `work` does with the tab's emitter, in its Chainlit context and in order."""
 
-    async def _in_context(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run a coroutine in this tab's Chainlit context, in order."""
+        async def run() -> None:
+            await work(cl.context.emitter)
+
         # Chainlit finds the tab through a context variable: a fresh context keeps tabs apart.
         own = Context()
         own.run(init_ws_context, self.session)
         async with self._lock:
-            await asyncio.create_task(work, context=own)
+            await asyncio.create_task(run(), context=own)
 
     async def _show(self, steps: Sequence[ShownStep], turn: int) -> None:
         ids = {one.id for one in steps}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mergepoint.agent.turns import Pending
@@ -27,50 +27,34 @@ def gate_buttons(question: Question, turn: int) -> tuple[Button, ...]:
     """Return the buttons of an open question, which are valid for this question only."""
     # A click names its question: a page that isn't up to date must not decide a later one.
     payload = {"turn": turn, "key": Pending(question, "other").key}
-    return (
-        Button(
-            name=APPROVE, label="Approve", payload=payload, icon="check", tooltip="Carry it out"
-        ),
-        Button(
-            name=EDIT, label="Edit", payload=payload, icon="pencil", tooltip="Change it yourself"
-        ),
-        Button(
-            name=REPLAN,
-            label="Ask for changes",
-            payload=payload,
-            icon="message-square",
-            tooltip="Describe the changes in a message",
-        ),
-        _cancel(payload),
-    )
+    return tuple(_button(name, payload) for name in (APPROVE, EDIT, REPLAN, CANCEL))
 
 
 def interrupted_buttons(turn: int) -> tuple[Button, ...]:
     """Return the buttons of a turn whose process was killed."""
     payload = {"turn": turn}
-    return (
-        Button(name=GO_ON, label="Go on", payload=payload, icon="play", tooltip="Resume this turn"),
-        _cancel(payload),
-    )
+    return _button(GO_ON, payload), _button(CANCEL, payload)
 
 
 def retry_buttons(turn: int) -> tuple[Button, ...]:
     """Return the buttons of a turn that failed."""
-    return (
-        Button(
-            name=GO_ON,
-            label="Try again",
-            payload={"turn": turn},
-            icon="rotate-cw",
-            tooltip="Recorded calls aren't repeated",
-        ),
-    )
+    again = _button(GO_ON, {"turn": turn})
+    tooltip = "Recorded calls aren't repeated"
+    return (replace(again, label="Try again", icon="rotate-cw", tooltip=tooltip),)
 
 
-def _cancel(payload: dict[str, Any]) -> Button:
-    return Button(
-        name=CANCEL, label="Cancel", payload=payload, icon="x", tooltip="End without answer"
-    )
+_LOOKS = {  # of a button: its label, icon, and tooltip
+    APPROVE: ("Approve", "check", "Carry it out"),
+    EDIT: ("Edit", "pencil", "Change it yourself"),
+    REPLAN: ("Ask for changes", "message-square", "Describe the changes in a message"),
+    CANCEL: ("Cancel", "x", "End without answer"),
+    GO_ON: ("Go on", "play", "Resume this turn"),
+}
+
+
+def _button(name: str, payload: Mapping[str, Any]) -> Button:
+    label, icon, tooltip = _LOOKS[name]
+    return Button(name=name, label=label, payload=payload, icon=icon, tooltip=tooltip)
 
 
 @dataclass(frozen=True, slots=True)

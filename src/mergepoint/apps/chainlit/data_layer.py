@@ -37,7 +37,13 @@ from chainlit.types import (
 from chainlit.user import PersistedUser, User
 from fastapi import HTTPException
 
-from mergepoint.apps.chainlit.shown_step import parse_timestamp, shown_id, timestamp, without_paths
+from mergepoint.apps.chainlit.shown_step import (
+    ShownStep,
+    parse_timestamp,
+    shown_id,
+    timestamp,
+    without_paths,
+)
 from mergepoint.apps.chainlit.threads import (
     MARK,
     NAME,
@@ -139,25 +145,18 @@ async def show_error(error: BaseException) -> bool:
 
 def error_step(thread: str, text: str, *, step: str | None = None) -> Any:
     """Return an error message as Chainlit's StepDict."""
-    now = timestamp(datetime.now(UTC))
-    return {
-        "id": step or str(uuid.uuid4()),
-        "threadId": thread,
-        "parentId": None,
-        "name": "Error",
-        "type": "assistant_message",
-        "input": "",
-        "output": text,
-        "createdAt": now,
-        "start": now,
-        "end": now,
-        "isError": True,
-        "streaming": False,
-        "waitForAnswer": False,
-        "showInput": False,
-        "metadata": {},
-        "tags": None,
-    }
+    now = datetime.now(UTC)
+    return ShownStep(
+        id=step or str(uuid.uuid4()),
+        type="assistant_message",
+        name="Error",
+        turn=0,
+        parent=None,
+        text=text,
+        created_at=now,
+        ended_at=now,
+        is_error=True,
+    ).to_step(thread)
 
 
 class Users:
@@ -219,7 +218,11 @@ def load_thread(
         steps = [
             error_step(thread, without_paths(str(error)), step=shown_id(f"{thread}/unreadable"))
         ]
-        rows, created = _rows_or_empty(threads, thread), timestamp(datetime.now(UTC))
+        created = timestamp(datetime.now(UTC))
+        try:
+            rows = threads.rows(thread)
+        except SessionError:
+            rows = ThreadRows()
     owner = owner_of(rows)
     return ThreadDict(
         id=thread,
@@ -260,13 +263,6 @@ def _add_turn_step(found: dict[str, dict[str, Any]], key: str, run: dict[str, An
         first = min((one.get("createdAt") for one in children), key=parse_timestamp)
         found[key] = {**run, "id": key, "createdAt": first, "end": first, "metadata": {}}
         found[key] |= {"input": "", "output": "", "threadId": children[0].get("threadId")}
-
-
-def _rows_or_empty(threads: Threads, thread: str) -> ThreadRows:
-    try:
-        return threads.rows(thread)
-    except SessionError:
-        return ThreadRows()
 
 
 REQUESTER: ContextVar[str | None] = ContextVar("requester", default=None)
@@ -385,7 +381,14 @@ class FileDataLayer(BaseDataLayer):  # type: ignore[misc,unused-ignore]
     ) -> PaginatedResponse[ThreadDict]:
         """Return a page of a user's threads, the most recently changed first."""
         owner = self._users.identifier(filters.userId) if filters.userId else None
-        found = await asyncio.to_thread(self._find_threads, owner, filters)
+        found = await asyncio.to_thread(
+            find_threads,
+            self.threads.store,
+            owner=owner,
+            owner_of=self._owner,
+            search=filters.search,
+            feedback=filters.feedback,
+        )
         shown, more = page_of(found, first=pagination.first, cursor=pagination.cursor)
         marks = await self._marks([one.session_id for one in shown])
         info = PageInfo(
@@ -467,15 +470,6 @@ class FileDataLayer(BaseDataLayer):  # type: ignore[misc,unused-ignore]
         rows.apply(row)
         if rows.steps != before:
             await self.threads.append(thread, [row])
-
-    def _find_threads(self, owner: str | None, filters: ThreadFilter) -> list[ListedThread]:
-        return find_threads(
-            self.threads.store,
-            owner=owner,
-            owner_of=self._owner,
-            search=filters.search,
-            feedback=filters.feedback,
-        )
 
     async def _marks(self, threads: Sequence[str]) -> dict[str, Mark]:
         """Return the status of threads; unreadable ones show it in their name."""

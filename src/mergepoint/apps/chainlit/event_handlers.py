@@ -56,14 +56,15 @@ def install(
     else:
         cl.password_auth_callback(_password_check(logins))
     app.middleware("http")(_wait_for_page)
-    cl.set_starters(_starter_list(starters))
     _check_ids(controller)
-    cl.on_message(_message_handler(controller))
-    cl.on_chat_resume(_resume_handler(controller))
-    cl.on_stop(_stop_handler(controller))
+    handlers = _Handlers(controller, starters)
+    cl.set_starters(handlers.offer)
+    cl.on_message(handlers.say)
+    cl.on_chat_resume(handlers.load)
+    cl.on_stop(handlers.stop)
     for name in NAMES:
-        cl.action_callback(name)(_click_handler(controller))
-    cl.action_callback(SAVE)(_save_handler(controller))
+        cl.action_callback(name)(handlers.click)
+    cl.action_callback(SAVE)(handlers.save)
 
 
 async def _local_user(headers: object) -> cl.User:
@@ -156,18 +157,18 @@ def _check_ids(controller: TurnController) -> None:
     sio.on("connect", connect)
 
 
-def _starter_list(
-    starters: Sequence[tuple[str, str]],
-) -> Callable[[cl.User | None], Awaitable[list[cl.Starter]]]:
-    async def offer(user: cl.User | None) -> list[cl.Starter]:
-        return [cl.Starter(label=label, message=message) for label, message in starters]
+class _Handlers:
+    """The functions that Chainlit calls, for one controller."""
 
-    return offer
+    def __init__(self, controller: TurnController, starters: Sequence[tuple[str, str]]) -> None:
+        self._controller = controller
+        self._starters = starters
 
+    async def offer(self, user: cl.User | None) -> list[cl.Starter]:
+        return [cl.Starter(label=label, message=message) for label, message in self._starters]
 
-def _message_handler(controller: TurnController) -> Callable[[cl.Message], Awaitable[None]]:
-    async def say(message: cl.Message) -> None:
-        session, step = _session(), cl.context.current_step
+    async def say(self, message: cl.Message) -> None:
+        session, step, controller = _session(), cl.context.current_step, self._controller
         try:
             await controller.receive(session, message.id, message.content, step.id if step else "")
         # The reason doesn't matter: the user has to see that the message failed.
@@ -178,50 +179,32 @@ def _message_handler(controller: TurnController) -> Callable[[cl.Message], Await
             refusal.is_error = True
             await refusal.send()
 
-    return say
+    async def load(self, thread: ThreadDict) -> None:
+        await self._controller.load(_session())
 
-
-def _resume_handler(controller: TurnController) -> Callable[[ThreadDict], Awaitable[None]]:
-    async def load(thread: ThreadDict) -> None:
-        await controller.load(_session())
-
-    return load
-
-
-def _stop_handler(controller: TurnController) -> Callable[[], Awaitable[None]]:
-    async def stop() -> None:
+    async def stop(self) -> None:
         for message in cl.chat_context.get():
             # The session shows that the turn was cancelled: Chainlit's own notice repeats it.
             if message.content == STOPPED:
                 await message.remove()
-        await controller.stop(cl.context.session.thread_id)
+        await self._controller.stop(cl.context.session.thread_id)
 
-    return stop
-
-
-def _click_handler(controller: TurnController) -> Callable[[cl.Action], Awaitable[None]]:
-    async def click(action: cl.Action) -> None:
+    async def click(self, action: cl.Action) -> None:
         session = _session()
-        task = await controller.click(session, action.name, action.payload)
+        task = await self._controller.click(session, action.name, action.payload)
         # Chainlit's stop button cancels `current_task`, here only the waiting, and then calls the
         # stop handler, which ends the turn for all tabs.
         if task is not None:
             session.current_task = asyncio.create_task(_wait_for_turn(task))
 
-    return click
-
-
-def _save_handler(controller: TurnController) -> Callable[[cl.Action], Awaitable[str | None]]:
-    async def save(action: cl.Action) -> str | None:
+    async def save(self, action: cl.Action) -> str | None:
         """Apply an edit; its problems are returned to the editor."""
         session = _session()
-        turn = await controller.save_edit(session, action.payload)
+        turn = await self._controller.save_edit(session, action.payload)
         if isinstance(turn, str):
             return without_paths(turn)
         session.current_task = asyncio.create_task(_wait_for_turn(turn))
         return None
-
-    return save
 
 
 async def _wait_for_turn(task: asyncio.Task[None]) -> None:

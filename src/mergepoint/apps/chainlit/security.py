@@ -291,7 +291,9 @@ class _LinkRemover:
         self._body = b""
 
     async def __call__(self, message: Any) -> None:
-        if message["type"] == "http.response.start" and _is_html(message):
+        if message["type"] == "http.response.start" and header(message, b"content-type").startswith(
+            b"text/html"
+        ):
             self._start = message
         elif message["type"] == "http.response.body" and self._start is not None:
             self._body += message.get("body", b"")
@@ -307,7 +309,3 @@ class _LinkRemover:
         length = (b"content-length", str(len(body)).encode())
         await self._send({**self._start, "headers": [*headers, length]})
         await self._send({"type": "http.response.body", "body": body})
-
-
-def _is_html(message: Any) -> bool:
-    return header(message, b"content-type").startswith(b"text/html")

@@ -361,7 +361,10 @@ def _question(data: TurnData, path: str, decided: str, at: datetime) -> ShownSte
 def _why_again(data: TurnData, code: WorkingStep) -> list[str]:
     """Return why a program was rewritten, and how it differs from the previous one."""
     earlier = [one for one in data.steps if one.created_at < code.created_at]
-    programs = [one for one in earlier if _is_program(one) and one.content]
+    # As written by the model, or as edited by a person.
+    programs = [
+        one for one in earlier if StepType.CODEGEN in (one.type, one.decides) and one.content
+    ]
     runs = [one for one in earlier if one.type is StepType.EXECUTE]
     if code.type is not StepType.CODEGEN or not programs or not runs or not runs[-1].exit_code:
         return []
@@ -371,11 +374,6 @@ def _why_again(data: TurnData, code: WorkingStep) -> list[str]:
         "What changed:",
         code_change(programs[-1].content, code.content),
     ]
-
-
-def _is_program(step: WorkingStep) -> bool:
-    """Return whether a step contains a program, as written by the model or edited by a person."""
-    return StepType.CODEGEN in (step.type, step.decides)
 
 
 def _about(data: TurnData, path: str) -> list[str]:

@@ -78,7 +78,11 @@ class ThreadRows:
         # A late update must not bring a deleted step back.
         elif key not in self.deleted:
             old = found.get(key, {})
-            found[key] = _filled(old, data) if row.get("fills") else _updated(old, data)
+            if row.get("fills"):
+                new = {name: value for name, value in data.items() if old.get(name) in _EMPTY}
+            else:
+                new = {name: value for name, value in data.items() if value is not None}
+            found[key] = {**old, **new}
 
     @property
     def runs(self) -> dict[str, str]:
@@ -158,15 +162,6 @@ def reply_row(step: str, entry: str) -> Json:
 def deleted_row(kind: Kind, key: str) -> Json:
     """Return the row that deletes a step, element, or feedback."""
     return {"kind": kind, "id": key, "gone": True}
-
-
-def _filled(old: Json, new: Json) -> Json:
-    rest = {key: value for key, value in new.items() if old.get(key) in _EMPTY}
-    return {**old, **rest}
-
-
-def _updated(old: Json, new: Json) -> Json:
-    return {**old, **{key: value for key, value in new.items() if value is not None}}
 
 
 MAX_ELEMENT_BYTES = 8 * 1024 * 1024

@@ -7,7 +7,7 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -43,7 +43,7 @@ class LiveTurn:
     """Collects the events of a run, from any thread, as the state of the turn."""
 
     def __init__(self, memory: SessionMemory) -> None:
-        self.listeners = Listeners(event=self._receive_event, output=self._receive_output)
+        self.listeners = Listeners(event=self._receive_event, output=self._append)
         self.changed = asyncio.Event()
         self._memory = memory
         self._partial: dict[str, Partial] = {}
@@ -70,9 +70,6 @@ class LiveTurn:
     def _receive_event(self, event: Event) -> None:
         # Runs call back from worker threads; the state belongs to the loop.
         self._loop.call_soon_threadsafe(self._apply, event)
-
-    def _receive_output(self, path: str, piece: str) -> None:
-        self._append(path, piece)
 
     def _apply(self, event: Event) -> None:
         """Collect partial text, which counts until the call has a record."""
@@ -113,14 +110,14 @@ class Refused(MergepointError):
     """A message or click that can't be accepted now."""
 
 
+@dataclass(eq=False)
 class _Running:
     """A turn that is running in a thread."""
 
-    def __init__(self, live: LiveTurn, memory: SessionMemory, ids: ChainlitIds) -> None:
-        self.live = live
-        self.memory = memory
-        self.ids = ids
-        self.task: asyncio.Task[None] | None = None
+    live: LiveTurn
+    memory: SessionMemory
+    ids: ChainlitIds
+    task: asyncio.Task[None] | None = None
 
 
 class TurnController:
@@ -240,10 +237,8 @@ class TurnController:
             if thread in self._running:
                 return RUNNING
             memory = self.threads.memory(thread)
-            if self._action_for(memory, EDIT, payload) is None:
-                return OUTDATED
             question = pending(self._turns, memory)
-            if question is None:
+            if self._action_for(memory, EDIT, payload) is None or question is None:
                 return OUTDATED
             try:
                 decision = decision_for(question, str(payload.get("text", "")))

@@ -17,17 +17,12 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mergepoint.apps.chainlit.security import ExternalLinkFilter, Logins, RequestGuard
 from mergepoint.core.errors import MergepointError, install_command
 from mergepoint.journal.checked_lines import write_whole
 from mergepoint.session.session_store import sessions_at
 from mergepoint.session.turn_runner import TurnRunner
-
-if TYPE_CHECKING:
-    from mergepoint.apps.chainlit.turn_controller import TurnController
-
 
 SECRET = "secret"  # noqa: S105  (the file's name)
 _HERE = Path(__file__).parent
@@ -238,8 +233,7 @@ def serve(ui: UiSettings, *, ready: Callable[[str], None]) -> None:
     port = listener.getsockname()[1]
     origins = [f"http://{_bracketed(name)}:{port}" for name in dict.fromkeys((*_LOOPBACK, ui.host))]
     _prepare(ui, origins)
-    controller = _controller(ui)
-    _install(controller, logins, ui, port)
+    _install(ui, logins, port)
     hosts = None if not is_loopback(ui.host) else {*_LOOPBACK, ui.host}
     asyncio.run(_serve_requests(listener, hosts, origins, lambda: ready(_url(ui.host, port))))
 
@@ -261,17 +255,12 @@ def _prepare(ui: UiSettings, origins: list[str]) -> None:
         raise UiError("Chainlit was imported before its folder was set; serve in a new process")
 
 
-def _controller(ui: UiSettings) -> TurnController:
-    from mergepoint.apps.chainlit.threads import Threads
-    from mergepoint.apps.chainlit.turn_controller import TurnController
-
-    return TurnController(Threads(sessions_at(ui.store), ui.turns.tree), ui.turns)
-
-
-def _install(controller: TurnController, logins: Logins | None, ui: UiSettings, port: int) -> None:
+def _install(ui: UiSettings, logins: Logins | None, port: int) -> None:
     from chainlit.config import config
 
     from mergepoint.apps.chainlit.event_handlers import install
+    from mergepoint.apps.chainlit.threads import Threads
+    from mergepoint.apps.chainlit.turn_controller import TurnController
 
     # The command prints the address itself; Chainlit's own lines would repeat it.
     logging.getLogger("chainlit").setLevel(logging.ERROR)
@@ -279,6 +268,7 @@ def _install(controller: TurnController, logins: Logins | None, ui: UiSettings, 
     config.run.port = port
     # With `headless` set, Chainlit opens no browser when the server starts.
     config.run.headless = not ui.browser
+    controller = TurnController(Threads(sessions_at(ui.store), ui.turns.tree), ui.turns)
     install(controller, logins=logins, starters=ui.starters)
 
 
