@@ -11,6 +11,7 @@ from langchain_core.messages import BaseMessage
 
 from mergepoint.apps.chainlit.shown_step import escape_directives, fenced, shown_id, truncated
 from mergepoint.apps.cli.output import clock, count, money, printable
+from mergepoint.apps.cli.run_store import busy_seconds
 from mergepoint.core.paths import SEPARATOR, join
 from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.transcript import Usage, usage_of
@@ -75,25 +76,36 @@ class TurnRun:
     def of(cls, records: Iterable[CallRecord]) -> TurnRun:
         """Return the run that records describe."""
         found = [one for one in records if not one.begun]
+        asked = frozenset(one.path for one in found if one.asks)
         return cls(
-            human_gates=frozenset(one.path for one in found if one.asks),
+            human_gates=asked,
             subjects={
                 one.path: subject_text(one.messages, one.outputs) for one in found if one.asks
             },
-            decisions=tuple(_decisions_in(found)),
+            decisions=tuple(
+                GateDecision(path=one.path, at=one.ended, decision=Decision.of(one.value))
+                for one in found
+                if one.kind == "gate" and one.answered and one.path in asked
+            ),
             calls=tuple(_model_calls(found)),
             executions={
-                one.path: _execution_of(one) for one in found if one.kind == "call" and one.answered
+                one.path: ProgramExecution(
+                    seconds=max(0.0, one.ended - one.started), stopped=_stopped(one.value)
+                )
+                for one in found
+                if one.kind == "call" and one.answered
             },
             usage=usage_of(found),
-            seconds=_busy_seconds(found),
+            seconds=busy_seconds(one for one in found if one.source == "live"),
         )
 
     @property
     def line(self) -> str:
         """Return the costs of the run, on one line."""
-        tokens = self.usage.total_tokens
-        parts = [count(self.usage.calls, "call"), count(tokens, "token"), self._cost]
+        known = self.usage.known_cost
+        least = "at least " if self.usage.unknown_cost_calls else ""
+        cost = "cost unknown" if known is None else f"{least}{_dollars(known)}"
+        parts = [count(self.usage.calls, "call"), count(self.usage.total_tokens, "token"), cost]
         return " · ".join([*parts, clock(self.seconds)])
 
     @property
@@ -101,6 +113,7 @@ class TurnRun:
         """Return the run's model calls as a Markdown table, and failed answers in full below."""
         lines = ["| step | model | tokens in | tokens out | cost | time |"]
         lines.append("| :-- | :-- | --: | --: | --: | --: |")
+        failures: list[str] = []
         for one in self.calls:
             path = f"{one.path} (failed)" if one.problem else one.path
             cells = [escape_directives(path), escape_directives(one.model)]
@@ -108,23 +121,12 @@ class TurnRun:
             cost = one.usage.known_cost
             cells += ["unknown" if cost is None else _dollars(cost), clock(one.seconds)]
             lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
-        return "\n\n".join(["\n".join(lines), *self._failures])
-
-    @property
-    def _failures(self) -> Iterator[str]:
-        for one in self.calls:
             if one.problem:
-                yield escape_directives(f"**{one.path}** failed: {printable(one.problem)}")
-                if one.text:
-                    yield fenced(truncated(printable(one.text)), "text")
-
-    @property
-    def _cost(self) -> str:
-        cost = self.usage.known_cost
-        if cost is None:
-            return "cost unknown"
-        least = "at least " if self.usage.unknown_cost_calls else ""
-        return f"{least}{_dollars(cost)}"
+                failures.append(
+                    escape_directives(f"**{one.path}** failed: {printable(one.problem)}")
+                )
+                failures += [fenced(truncated(printable(one.text)), "text")] if one.text else []
+        return "\n\n".join(["\n".join(lines), *failures])
 
 
 def subject_text(messages: Iterable[BaseMessage], outputs: Mapping[str, Any]) -> list[str]:
@@ -140,11 +142,9 @@ def subject_text(messages: Iterable[BaseMessage], outputs: Mapping[str, Any]) ->
     return [truncated(escape_directives(text)) for text in shown]
 
 
-def _decisions_in(records: Sequence[CallRecord]) -> Iterator[GateDecision]:
-    asked = {one.path for one in records if one.asks}
-    for one in records:
-        if one.kind == "gate" and one.answered and one.path in asked:
-            yield GateDecision(path=one.path, at=one.ended, decision=Decision.of(one.value))
+def _stopped(value: Any) -> str:
+    stopped = value.get("stopped") if isinstance(value, Mapping) else None
+    return stopped if isinstance(stopped, str) else ""
 
 
 def _dollars(usd: float) -> str:
@@ -174,23 +174,6 @@ def _problem_of(record: CallRecord) -> str:
     where = ", ".join(f"{name} {place}" for name, place in error.get("position", {}).items())
     problem = ": ".join(filter(None, (error["type"], error.get("message"))))
     return f"{problem} ({where})" if where else problem
-
-
-def _execution_of(record: CallRecord) -> ProgramExecution:
-    value: Any = record.value
-    stopped = value.get("stopped") if isinstance(value, Mapping) else None
-    seconds = max(0.0, record.ended - record.started)
-    return ProgramExecution(seconds=seconds, stopped=stopped if isinstance(stopped, str) else "")
-
-
-def _busy_seconds(records: Iterable[CallRecord]) -> float:
-    """Return the seconds in which at least one call was made: parallel ones count once."""
-    total, until = 0.0, 0.0
-    for one in sorted(records, key=lambda record: record.started):
-        if one.source == "live" and one.ended > until:
-            total += one.ended - max(one.started, until)
-            until = one.ended
-    return total
 
 
 @dataclass(frozen=True, slots=True)

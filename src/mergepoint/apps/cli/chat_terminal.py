@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -18,13 +17,13 @@ from typing import Any, Literal
 import click
 from rich.syntax import Syntax
 
-from mergepoint.agent.tree import Plan
 from mergepoint.agent.turns import Pending
 from mergepoint.apps.cli.gate_answers import can_ask, question_lines
 from mergepoint.apps.cli.live import LiveTree, Screen, live_console
 from mergepoint.apps.cli.output import (
     brief,
     clock,
+    columns,
     count,
     printable,
     put_piece,
@@ -48,7 +47,6 @@ _CHOICES = {
     **dict.fromkeys(("c", "cancel"), "cancel"),
     **dict.fromkeys(("l", "later"), "later"),
 }
-_NARROWEST = 20
 _WIDE = 72
 _STOPPING = "stopping: waiting for the call in progress (press Ctrl-C again to drop it)..."
 
@@ -182,7 +180,8 @@ def _edited(pending: Pending) -> str | None:
         tell("There is no editor. Set EDITOR, or reject with feedback.")
         return None
     is_code = pending.asks == "code"
-    text = pending.code if is_code else _as_yaml(pending.plan)
+    plan = "" if pending.plan is None else dump(pending.plan.model_dump())
+    text = pending.code if is_code else plan
     try:
         found = click.edit(text, extension=".py" if is_code else ".yaml")
     except click.ClickException as error:
@@ -192,10 +191,6 @@ def _edited(pending: Pending) -> str | None:
         tell("Nothing was changed.")
         return None
     return found if is_code else _plan_text(found)
-
-
-def _as_yaml(plan: Plan | None) -> str:
-    return "" if plan is None else dump(plan.model_dump())
 
 
 def _plan_text(text: str) -> str | None:
@@ -217,9 +212,7 @@ class WrappedText:
     """
 
     def __init__(self, width: int | None = None) -> None:
-        self._width = width
-        if width is None and sys.stdout.isatty():
-            self._width = max(_NARROWEST, shutil.get_terminal_size().columns)
+        self._width = columns() if width is None else width
         self._column = 0
         self._blank = ""
         self._word = ""

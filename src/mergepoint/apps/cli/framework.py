@@ -277,11 +277,6 @@ class SectionedCommand(TyperCommand):
     which `--help-all` shows.
     """
 
-    def _panels(self) -> list[str]:
-        """Return the sections that only `--help-all` shows."""
-        used = {getattr(param, "rich_help_panel", None) for param in self.params}
-        return [panel for panel in PANELS if panel in used and panel != COMMON]
-
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the sections of the command's help."""
         whole = bool(ctx.meta.get(HELP_ALL))
@@ -295,7 +290,7 @@ class SectionedCommand(TyperCommand):
                 rows["Arguments"].append((_TYPE.sub("", row[0]), row[1]))
             else:
                 rows.setdefault(getattr(param, "rich_help_panel", None) or COMMON, []).append(row)
-        for title in ("Arguments", COMMON, *(self._panels() if whole else ())):
+        for title in ("Arguments", *(PANELS if whole else (COMMON,))):
             _section(formatter, title, rows.get(title, ()))
 
 
@@ -402,7 +397,9 @@ def _facts(error: BaseException) -> tuple[int, dict[str, Any]]:
         path = getattr(error, "pipeline_path", "") or None
         return REFUSED, _fact("refused", type(error).__name__, str(error), path=path)
     if isinstance(error, OSError):
-        return REFUSED, _fact("refused", type(error).__name__, _os_problem(error))
+        problem = error.strerror or str(error)
+        problem = f"{error.filename}: {problem}" if error.filename else problem
+        return REFUSED, _fact("refused", type(error).__name__, problem)
     return FAILED, _fact("failed", type(error).__name__, str(error))
 
 
@@ -428,8 +425,3 @@ def _usage(error: Any) -> str:
     hint = f"; see '{context.command_path} --help'" if context is not None else ""
     message = str(error.format_message()).replace("Value error, ", "")
     return message.rstrip(".") + hint
-
-
-def _os_problem(error: OSError) -> str:
-    what = error.strerror or str(error)
-    return f"{error.filename}: {what}" if error.filename else what

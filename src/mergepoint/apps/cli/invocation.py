@@ -69,7 +69,7 @@ class Invocation(RecordedOptions):
         settings = []
         for setting in self.set:
             path, separator, _ = setting.partition("=")
-            if _holds_key(setting):
+            if hides(*read_setting(setting)[1:]):
                 hidden.append(f"--set {path}")
                 setting = f"{path}{separator}{_VALUE}"  # noqa: PLW2901
             settings.append(setting)
@@ -182,7 +182,12 @@ def approving(gates: Iterable[str]) -> list[str]:
 
 def _changes(recorded: Invocation | None, now: Invocation) -> list[str]:
     """Return the words that make a resume with `recorded` options one with the options `now`."""
-    stated = {one.name for one, _, known in declared(RecordedOptions) if known.stated}
+    default = RecordedOptions()
+    differing = {
+        one.name
+        for one in fields(RecordedOptions)
+        if getattr(now, one.name) != getattr(default, one.name)
+    }
     if recorded is not None:
         hidden = {"set"} & {one.partition(" ")[0].removeprefix("--") for one in now.hidden}
         names = [one.name for one in fields(RecordedOptions)]
@@ -194,16 +199,11 @@ def _changes(recorded: Invocation | None, now: Invocation) -> list[str]:
         target = {} if now.target == recorded.target else {"target": now.target}
         # Options cannot unset a recorded value. If they do not lead to `now`, print all of it.
         if replace(recorded.with_given({**given, **target}), hidden=now.hidden) == now:
-            shown = {*given, *hidden, *(name for name in stated if _differs(now, name))}
+            stated = {one.name for one, _, known in declared(RecordedOptions) if known.stated}
+            shown = {*given, *hidden, *(stated & differing)}
             return [*map(shlex.quote, target.values()), *words(now, shown)]
     extra = [IGNORE] if recorded is not None else []
-    named = {one.name for one in fields(RecordedOptions) if _differs(now, one.name)}
-    return [shlex.quote(now.target), *words(now, named | {"model"}), *extra]
-
-
-def _differs(now: Invocation, name: str) -> bool:
-    (default,) = (one.default for one in fields(RecordedOptions) if one.name == name)
-    return bool(getattr(now, name) != default)
+    return [shlex.quote(now.target), *words(now, differing | {"model"}), *extra]
 
 
 def _known_recipe(run: StoredRun) -> str:
@@ -303,8 +303,3 @@ def _moved(target: str, here: Path, there: Path | None) -> str:
 def _moved_file(file: str, here: Path, there: Path | None) -> str:
     whole = (here / file).resolve()
     return str(whole) if there is None else os.path.relpath(whole, there)
-
-
-def _holds_key(setting: str) -> bool:
-    _, field, value = read_setting(setting)
-    return hides(field, value)

@@ -32,46 +32,16 @@ PER_SECOND = 8
 Cells = tuple[Text, Text, Text, Text]
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-_MARKS = {
-    "waiting": "·",
-    "running": "◐",
-    "done": "✓",
-    "failed": "✗",
-    "stopped": "■",
-    "skipped": "∅",
+_LOOKS = {  # of a phase: its mark, the style of the mark, and the style of the name
+    "waiting": ("·", "dim", "dim"),
+    "running": ("◐", "cyan", "bold"),
+    "done": ("✓", "green", ""),
+    "failed": ("✗", "red", "bold red"),
+    "stopped": ("■", "yellow", "bold"),
+    "skipped": ("∅", "yellow", "dim"),
 }
-_ASCII = str.maketrans(
-    {
-        "·": ".",
-        "✓": "v",
-        "✗": "x",
-        "◐": "*",
-        "∅": "0",
-        "■": "#",
-        "├": "|",
-        "└": "`",
-        "│": "|",
-        "─": "-",
-        "…": "~",
-    }
-)
+_ASCII = str.maketrans("·✓✗◐∅■├└│─…", ".vx*0#|`|-~")
 _ASCII_SPINNER = "|/-\\"
-_STYLES = {
-    "waiting": "dim",
-    "running": "bold",
-    "done": "",
-    "failed": "bold red",
-    "stopped": "bold",
-    "skipped": "dim",
-}
-_MARK_STYLES = {
-    "waiting": "dim",
-    "running": "cyan",
-    "done": "green",
-    "failed": "red",
-    "stopped": "yellow",
-    "skipped": "yellow",
-}
 _WIDE = 60  # columns; a narrower terminal has no room for the model
 _OTHER_ROWS = 2  # the bar, and the line of notices
 BAR = 40  # columns
@@ -270,14 +240,12 @@ class LiveTree:
         return head
 
     def _cells(self, row: Row, now: float) -> Cells:
-        guide = self._guide(row.guide)
-        mark = self._mark(row, now)
-        part = row.part
+        part, (_, mark_style, style) = row.part, _LOOKS[row.phase]
         name = part.name if part else row.text
         label = Text.assemble(
-            (guide, "dim"),
-            (mark + " ", _MARK_STYLES[row.phase]),
-            (printable(name), _STYLES[row.phase]),
+            (self._guide(row.guide), "dim"),
+            (self._mark(row, now) + " ", mark_style),
+            (printable(name), style),
         )
         if part is None:
             return label, Text(), Text(), Text()
@@ -298,7 +266,7 @@ class LiveTree:
         frames = _ASCII_SPINNER if self._ascii else _SPINNER
         if row.phase == "running" and not self.over:
             return frames[int(now * PER_SECOND) % len(frames)]
-        mark = _MARKS[row.phase]
+        mark = _LOOKS[row.phase][0]
         return mark.translate(_ASCII) if self._ascii else mark
 
 
@@ -392,7 +360,10 @@ class StagesView:
             out, asking = self.passed[stage_id], calls[stage_id]
             failed = 0 if executor is None else executor.trace.failed[stage_id]
             table.add_row(
-                Text(printable(_short(stage_id)), style="bold" if asking else "" if out else "dim"),
+                Text(
+                    printable(short_stage(stage_id)),
+                    style="bold" if asking else "" if out else "dim",
+                ),
                 Text(f"{out:,} out" if out else "", style="green"),
                 Text(f"{failed:,} failed" if failed else "", style="red"),
                 Text(f"{count(asking, 'call')} in flight" if asking else "", style="cyan"),
@@ -410,11 +381,13 @@ class StagesView:
         executor = self.run.executor
         if executor is None:
             return 0.0
-        came, left = executor.trace.came, executor.trace.left
-        shares = [
-            _share(came[stage.stage_id], left[stage.stage_id], gathers=stage.together)
-            for stage in self.run.setup.planned.blocks()
-        ]
+        shares = []
+        for stage in self.run.setup.planned.blocks():
+            came = executor.trace.came[stage.stage_id]
+            left = executor.trace.left[stage.stage_id]
+            # A stage that gathers is done with its first result.
+            done = bool(stage.together and left)
+            shares.append(1.0 if done else min(1.0, left / came) if came else 0.0)
         return sum(shares) / len(shares)
 
     def _sum(self) -> str:
@@ -429,13 +402,6 @@ class StagesView:
         return f"{self._spent}{best}, {clock(now - self._began)}"
 
 
-def _share(came: int, left: int, *, gathers: bool) -> float:
-    """Return the share of a stage; one that gathers is done with its first result."""
-    if gathers and left:
-        return 1.0
-    return min(1.0, left / came) if came else 0.0
-
-
-def _short(stage_id: str) -> str:
+def short_stage(stage_id: str) -> str:
     """Return the id of a stage without the recipe's name."""
     return stage_id.partition(".")[2].replace("stage_", "")

@@ -229,10 +229,9 @@ def put_shown(content: RenderableType) -> None:
 
 def put_prose(text: str) -> None:
     """Write text to stdout; on a terminal its lines end between words."""
-    if not sys.stdout.isatty():
+    if (width := columns()) is None:
         put(text)
         return
-    width = max(20, shutil.get_terminal_size().columns)
     wrap = textwrap.TextWrapper(
         width, break_long_words=False, break_on_hyphens=False, replace_whitespace=False
     )

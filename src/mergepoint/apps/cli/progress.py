@@ -7,8 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Literal
 
+from mergepoint.apps.cli.run_store import tokens_of
 from mergepoint.core.paths import iteration_name, join
 from mergepoint.engine.callbacks import Event, Happening
 from mergepoint.journal.call_records import TOOL, CallRecord
@@ -314,7 +316,7 @@ def _events_of(records: Sequence[CallRecord]) -> list[tuple[float, Event]]:
         event = Event("start", record.path, model=record.model, of=record.kind)
         moments.append((record.started, 0, event))
         kind = _ended_as(record)
-        used = int((record.usage or {}).get("total_tokens", 0))
+        used = tokens_of(record)
         moments.append((record.ended, 1, replace(event, kind=kind, tokens=used)))
     # Starts before ends: a call of no duration has the same time twice.
     moments.sort(key=lambda moment: moment[:2])
@@ -352,7 +354,7 @@ def rows_for(root: Part, room: int) -> list[Row]:
     """Return the lines of a tree, at most `room` of them (at least one)."""
     room = max(1, room)
     # The rows are lazy: one more than fits is enough to know that a large tree does not fit.
-    whole = _take(_open_rows(root, "", math.inf, compact=False), room + 1)
+    whole = list(islice(_open_rows(root, "", math.inf, compact=False), room + 1))
     if len(whole) <= room:
         return whole
     rows: list[Row] = []
@@ -361,10 +363,6 @@ def rows_for(root: Part, room: int) -> list[Row]:
         if len(rows) <= room:
             return rows
     return _rows_near_focus(rows, room)
-
-
-def _take(rows: Iterator[Row], count: int) -> list[Row]:
-    return [row for row, _ in zip(rows, range(count), strict=False)]
 
 
 def _open_rows(part: Part, guide: str, limit: float, *, compact: bool) -> Iterator[Row]:
@@ -405,22 +403,18 @@ def _rows_near_focus(rows: list[Row], room: int) -> list[Row]:
     """Return the rows near the failed or running call, with a note about the others."""
     if room < 3:
         return rows[:room]
-    start = min(max(0, _focus(rows) - room // 2), len(rows) - room)
+    # The deepest failure, or else the first running call.
+    failed = [number for number, row in enumerate(rows) if row.phase in ("failed", "stopped")]
+    running = [
+        number
+        for number, row in enumerate(rows)
+        if row.part and not row.part.parts and row.phase == "running"
+    ]
+    focus = (failed[-1:] or running[:1] or [0])[0]
+    start = min(max(0, focus - room // 2), len(rows) - room)
     shown = rows[start : start + room]
     if start:
         shown[0] = Row("", "waiting", text=f"{start + 1:,} lines above")
     if below := len(rows) - start - room:
         shown[-1] = Row("", "waiting", text=f"{below + 1:,} lines below")
     return shown
-
-
-def _focus(rows: Sequence[Row]) -> int:
-    """Return the index of the row to show: the deepest failure, or the first running call."""
-    ends = ("failed", "stopped")
-    failed = [number for number, row in enumerate(rows) if row.phase in ends]
-    running = [n for n, row in enumerate(rows) if row.part and _is_running_call(row.part)]
-    return (failed[-1:] or running[:1] or [0])[0]
-
-
-def _is_running_call(part: Part) -> bool:
-    return not part.parts and part.phase == "running"

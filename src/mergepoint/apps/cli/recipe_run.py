@@ -26,7 +26,7 @@ from mergepoint.apps.cli.invocation import (
     resume_command,
     with_address,
 )
-from mergepoint.apps.cli.live import StagesView
+from mergepoint.apps.cli.live import StagesView, short_stage
 from mergepoint.apps.cli.options import NewRunOptions, OutputOptions
 from mergepoint.apps.cli.output import (
     FAILED,
@@ -98,12 +98,13 @@ def new_recipe_job(
     """
     if options.run_id is not None:
         check_run_id(options.run_id)
-    files, recipe = list(options.items), _recipe_of(target)
+    assert target.recipe is not None  # noqa: S101  (trees have jobs of another kind)
+    files, recipe = list(options.items), target.recipe
     if not items and not files and (files := example_items(recipe)):
         tell(f"No items are set. Using the example's items: {files[0]}")
     return RecipeJob(
         invocation=invocation,
-        recipe=_recipe_of(target),
+        recipe=recipe,
         library=target.library,
         items=read_items(items, files),
         run=runs.get(options.run_id or new_run_id()),
@@ -131,21 +132,16 @@ def resumed_recipe_job(
             f"--input {extra[0]}: a resumed run uses its recorded input. Remove the option. Masked "
             f"inputs to set again: {', '.join(sorted(known)) or 'none'}."
         )
+    assert target.recipe is not None  # noqa: S101  (trees have jobs of another kind)
     return RecipeJob(
         invocation=invocation,
-        recipe=_recipe_of(target),
+        recipe=target.recipe,
         library=target.library,
         items=items_again(inputs["items"]) if "items" in inputs else None,
         run=run,
         origin={"resume": run},
         knobs={name: value for name, value in inputs.items() if name != "items"},
     )
-
-
-def _recipe_of(target: FoundTarget) -> Recipe:
-    if target.recipe is None:
-        raise CommandError("The target is a tree, not a recipe.")
-    return target.recipe
 
 
 def run_recipe_job(job: RecipeJob, *, output: OutputOptions, yes: bool) -> None:
@@ -174,7 +170,10 @@ class _Execution:
         def watch(stage_id: str, thing: Thing) -> None:
             # `view` is assigned by then: items leave stages only once the run is iterated below.
             view.note(stage_id, thing)
-            self._pass(thing)
+            why = self.job.why
+            if why is not None and why[0] != ALL:
+                # Of other items only the ids are stored, for the hint about near names.
+                self._passed[thing.id] = thing if thing.id == why[0] else None
 
         settings = model_settings(self.job.invocation)
         options = self._options(watch, settings)
@@ -198,7 +197,9 @@ class _Execution:
         self._answer(things)
         if not self.output.quiet:
             self._summary(run, things, view)
-        self._end(run)
+        end = run.reached()
+        if end.failed or end.is_failure:
+            raise typer.Exit(FAILED)
 
     def _options(self, watch: Watch, settings: ModelSettings) -> RecipeOptions:
         """Return the options of the run."""
@@ -276,12 +277,6 @@ class _Execution:
         if self.job.why is not None and self.job.why[0] in (ALL, thing.id):
             self._explain(thing)
 
-    def _pass(self, thing: Thing) -> None:
-        """Note the item that --why names when it leaves a stage, and the ids of the others."""
-        if self.job.why is not None and self.job.why[0] != ALL:
-            # Of other items only the ids are stored, for the hint about near names.
-            self._passed[thing.id] = thing if thing.id == self.job.why[0] else None
-
     def _answer(self, things: list[Thing]) -> None:
         """Explain an item that left a stage but isn't a result."""
         wanted = None if self.job.why is None else self.job.why[0]
@@ -357,12 +352,6 @@ class _Execution:
         budget = tuple(f"{name}={value}" for name, value in limits.items())
         return resume_command(self.job.run, now=replace(now, budget=budget))
 
-    def _end(self, run: RecipeRun) -> None:
-        """Exit with an error code if a result failed."""
-        end = run.reached()
-        if end.failed or end.is_failure:
-            raise typer.Exit(FAILED)
-
 
 def real_models(run: RecipeRun) -> list[str]:
     """Return the real models that stages call, as `provider:name`."""
@@ -393,15 +382,14 @@ def funnel(stages: Sequence[StageCount]) -> Iterator[tuple[str, str]]:
     shown = known
     if len(known) > STAGES:
         shown = [stage for stage in known if stage.failed or stage.left < stage.came][:STAGES]
-    wide = max((len(_short(stage.stage)) for stage in shown), default=0)
+    wide = max((len(short_stage(stage.stage)) for stage in shown), default=0)
     label = "stages"
     for stage in shown:
         broken = f", {stage.failed:,} failed" if stage.failed else ""
-        yield label, f"{_short(stage.stage):<{wide}}  {stage.came:,} in, {stage.left:,} out{broken}"
+        yield (
+            label,
+            f"{short_stage(stage.stage):<{wide}}  {stage.came:,} in, {stage.left:,} out{broken}",
+        )
         label = ""
     if more := len(known) - len(shown):
         yield label, f"and {count(more, 'stage')} more"
-
-
-def _short(stage_id: str) -> str:
-    return stage_id.partition(".")[2].replace("stage_", "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -293,14 +293,7 @@ class RunState:
     @property
     def seconds(self) -> float | None:
         """Return the seconds in which calls ran, without pauses; None without calls."""
-        if not self.records:
-            return None
-        # Parallel calls count once, and the pause before a resume not at all.
-        total, end = 0.0, 0.0
-        for one in sorted(self.records, key=lambda record: record.started):
-            total += max(0.0, one.ended - max(one.started, end))
-            end = max(end, one.ended)
-        return total
+        return busy_seconds(self.records) if self.records else None
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -476,6 +469,15 @@ def rejection(transcript: Transcript) -> str:
 def local_time(created_at: str) -> str:
     """Return a time in the zone of this machine, to the minute."""
     return f"{datetime.fromisoformat(created_at).astimezone():%Y-%m-%d %H:%M}"
+
+
+def busy_seconds(records: Iterable[CallRecord]) -> float:
+    """Return the seconds in which at least one call ran: parallel calls count once."""
+    total, end = 0.0, 0.0
+    for one in sorted(records, key=lambda record: record.started):
+        total += max(0.0, one.ended - max(one.started, end))
+        end = max(end, one.ended)
+    return total
 
 
 def tokens_of(record: CallRecord) -> int:

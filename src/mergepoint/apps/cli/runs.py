@@ -238,13 +238,21 @@ def tail(
     reused answer), and the first words of the answer. On a terminal it is cut at the edge. With
     --json, each line is a JSON object. Ctrl-C ends it with exit code 130.
     """
+    from mergepoint.apps.cli.invocation import resume_command_of
+
     found = stored.open().find_journal(run)
     try:
-        put_records(tail_of(found), last=number, follow=follow, json=json, pause=_wait)
+        put_records(
+            tail_of(found), last=number, follow=follow, json=json, pause=lambda: time.sleep(_PAUSE)
+        )
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
-    if follow and not json:
-        _tell_end(found)
+    if not follow or json:
+        return
+    state = read_run(found)
+    tell(f"The run has ended: {ending(state.transcript.error)}")
+    if resume := resume_command_of(state):
+        tell(f"resume: {resume}")
 
 
 def tail_of(run: StoredRun) -> Tail:
@@ -261,7 +269,7 @@ def put_records(
     from mergepoint.journal.journal_check import check_first
 
     width = 0
-    for lines in _new_lines(tail, follow=follow, pause=pause):
+    for lines in followed(tail, pause=pause) if follow else [tail.new()]:
         records = lines
         # The first line is the header, from which the paths' width is known before any record.
         if lines and lines[0][0] == 1:
@@ -277,13 +285,6 @@ def put_records(
                 put_json_line(facts_of(number, record))
             else:
                 put_row(line_of(facts_of(number, record), width))
-
-
-def _new_lines(tail: Tail, *, follow: bool, pause: Callable[[], None]) -> Iterator[list[Any]]:
-    if follow:
-        yield from followed(tail, pause=pause)
-    else:
-        yield tail.new()
 
 
 def facts_of(number: int, record: Mapping[str, Any]) -> dict[str, Any]:
@@ -336,19 +337,6 @@ def _recorded_text(record: Mapping[str, Any]) -> str:
     return f"asks for a decision: {record['prompt']}".rstrip(": ") if asks else ""
 
 
-def _tell_end(run: StoredRun) -> None:
-    from mergepoint.apps.cli.invocation import resume_command_of
-
-    state = read_run(run)
-    tell(f"The run has ended: {ending(state.transcript.error)}")
-    if resume := resume_command_of(state):
-        tell(f"resume: {resume}")
-
-
-def _wait() -> None:
-    time.sleep(_PAUSE)
-
-
 CHECK_EXAMPLES = (
     "mergepoint runs check last",
     "mergepoint runs check --all --json | jq -r '.[].problems[].problem'",
@@ -386,7 +374,20 @@ def check(
     store = stored.open()
     found = {run: _problems(run) for run in _named(runs or (), store, every=all_)}
     if json:
-        put_json([_check_facts(*one) for one in found.items()])
+        put_json(
+            [
+                {
+                    "run_id": run.run_id,
+                    "folder": None if run.folder is None else str(run.folder),
+                    "ok": not problems,
+                    "problems": [
+                        {"file": str(one.file), "line": one.line, "problem": one.what}
+                        for one in problems
+                    ],
+                }
+                for run, problems in found.items()
+            ]
+        )
     else:
         for one in found.items():
             _tell(*one)
@@ -408,17 +409,6 @@ def _problems(run: StoredRun) -> list[Problem]:
     if run.folder is None:
         return check_log(run.rows.log(run.run_id))
     return check_run(run.folder, journal=JOURNAL, transcript=TRANSCRIPT)
-
-
-def _check_facts(run: StoredRun, problems: list[Problem]) -> dict[str, object]:
-    return {
-        "run_id": run.run_id,
-        "folder": None if run.folder is None else str(run.folder),
-        "ok": not problems,
-        "problems": [
-            {"file": str(one.file), "line": one.line, "problem": one.what} for one in problems
-        ],
-    }
 
 
 def _tell(run: StoredRun, problems: list[Problem]) -> None:
@@ -446,7 +436,11 @@ def repair(
     """
     from mergepoint.journal.journal_check import open_repair
 
-    folder = _folder(stored.open().find_journal(run))
+    found_run = stored.open().find_journal(run)
+    if (folder := found_run.folder) is None:
+        raise CommandError(
+            f"Can't repair {found_run.place}: it is in a database. Restore it from a backup."
+        )
     # The lock is held while the person decides, so that no process appends meanwhile.
     with open_repair(folder / JOURNAL) as found:
         for line in _losses(found):
@@ -457,17 +451,19 @@ def repair(
         copy = found.cut()
         transcript = _transcript(folder)
     if json:
-        put_json({"run_id": folder.name, **_repair_facts(found, copy, transcript)})
+        put_json(
+            {
+                "run_id": folder.name,
+                "repaired": found.needed or transcript is not None,
+                "kept": found.found.whole,
+                "dropped": found.found.dropped,
+                "torn": found.found.torn,
+                "copy": None if copy is None else str(copy),
+                "transcript": None if transcript is None else str(transcript),
+            }
+        )
     else:
         _put(folder, found, copy, transcript)
-
-
-def _folder(run: StoredRun) -> Path:
-    if run.folder is None:
-        raise CommandError(
-            f"Can't repair {run.place}: it is in a database. Restore it from a backup."
-        )
-    return run.folder
 
 
 def _put(folder: Path, found: Repair, copy: Path | None, transcript: Path | None) -> None:
@@ -479,17 +475,6 @@ def _put(folder: Path, found: Repair, copy: Path | None, transcript: Path | None
         put(f"Rewrote {transcript}.")
     if not found.needed and transcript is None:
         put(f"{folder.name}: nothing to repair")
-
-
-def _repair_facts(found: Repair, copy: Path | None, transcript: Path | None) -> dict[str, Any]:
-    return {
-        "repaired": found.needed or transcript is not None,
-        "kept": found.found.whole,
-        "dropped": found.found.dropped,
-        "torn": found.found.torn,
-        "copy": None if copy is None else str(copy),
-        "transcript": None if transcript is None else str(transcript),
-    }
 
 
 def _losses(found: Repair) -> list[str]:

@@ -159,10 +159,10 @@ def put_result(tree: Node, transcript: Transcript) -> None:
     # A single output is printed without its name, so that it can be piped.
     results = _results(tree, transcript.outputs)
     if len(results) == 1:
-        put_prose(_text(next(iter(results.values()))))
+        put_prose(as_text(next(iter(results.values()))))
         return
     for key, value in results.items():
-        put_prose(f"{key}: {_text(value)}")
+        put_prose(f"{key}: {as_text(value)}")
 
 
 def tell_summary(tree: Node, finished: Finished) -> None:
@@ -170,7 +170,8 @@ def tell_summary(tree: Node, finished: Finished) -> None:
     transcript = finished.transcript
     tell()
     _tell_outputs(tree, transcript)
-    _line("words sent", _saving(transcript))
+    shared = f"a graph with one shared message list sends {transcript.words_shared:,}"
+    _line("words sent", f"{transcript.words_sent:,}; {shared}")
     tokens = transcript.usage["total_tokens"]
     spent = f", {tokens:,} tokens" if tokens else ""
     calls = _calls(transcript)
@@ -178,7 +179,8 @@ def tell_summary(tree: Node, finished: Finished) -> None:
     if finished.spent is not None:
         _line("paid", str(finished.spent))
     if tokens:
-        _tell_usage(transcript)
+        for number, row in enumerate(usage_rows(transcript.usage_by_path)):
+            _line("" if number else "usage", row)
     for label, file in finished.files.items():
         _line(label, str(file))
     if finished.run.folder is None:
@@ -215,28 +217,16 @@ def _tell_outputs(tree: Node, transcript: Transcript) -> None:
     for key, value in shown.items():
         # A result of many lines isn't shown twice.
         same = bool(transcript.text) and value == transcript.text
-        _line(label, f"{key}: {'the result above' if same else _text(value)}", fold=True)
+        _line(label, f"{key}: {'the result above' if same else as_text(value)}", fold=True)
         label = ""
     if more := len(transcript.outputs) - len(shown):
         _line(label, f"{more:,} more in the transcript")
-
-
-def _tell_usage(transcript: Transcript) -> None:
-    label = "usage"
-    for row in usage_rows(transcript.usage_by_path):
-        _line(label, row)
-        label = ""
 
 
 def _results(tree: Node, outputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the outputs that no step reads; all outputs if each is read."""
     read = {key for _, node in walk(tree) for key in keys_read(node)}
     return {key: value for key, value in outputs.items() if key not in read} or dict(outputs)
-
-
-def _saving(transcript: Transcript) -> str:
-    sent, shared = transcript.words_sent, transcript.words_shared
-    return f"{sent:,}; a graph with one shared message list sends {shared:,}"
 
 
 def _calls(transcript: Transcript) -> str:
@@ -255,10 +245,6 @@ def _calls(transcript: Transcript) -> str:
 
 def _line(label: str, text: str, *, fold: bool = False) -> None:
     tell_fact(label, brief(text, max(20, stderr_console().width - LABEL)) if fold else text)
-
-
-def _text(value: Any) -> str:
-    return as_text(value)
 
 
 def tell_heading(transcript: Transcript) -> None:
