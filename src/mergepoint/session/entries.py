@@ -234,23 +234,19 @@ def entry_from_plain(data: Mapping[str, Any]) -> Entry:
 def plain_of(value: Any) -> dict[str, Any]:
     """Return the fields of an entry as JSON data, without those that have their default."""
     return {
-        field.name: _WRITERS.get(field.name, _same)(found)
+        field.name: _WRITERS[field.name](found) if field.name in _WRITERS else found
         for field in fields(value)
         if (found := getattr(value, field.name)) != field.default
     }
 
 
 def _read(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
-    wanted = (one for one in fields(kind) if one.name in data or one.default is MISSING)
-    return {one.name: _reader(one.name)(data[one.name]) for one in wanted}
-
-
-def _reader(name: str) -> Callable[[Any], Any]:
-    return _READERS.get(name, _text)
-
-
-def _same(value: Any) -> Any:
-    return value
+    found = {}
+    for one in fields(kind):
+        if one.name in data or one.default is MISSING:
+            read: Callable[[Any], Any] = _READERS.get(one.name, _text)
+            found[one.name] = read(data[one.name])
+    return found
 
 
 def _text(value: Any) -> str:
@@ -271,14 +267,6 @@ def _role(value: Any) -> str:
     return str(value)
 
 
-def _type(value: Any) -> StepType:
-    return StepType(value)
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(map(_text, value))
-
-
 def _mapping(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise TypeError(f"{value!r} isn't a mapping")
@@ -295,9 +283,9 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "attempt": _number,
     "exit_code": _number,
     "repaired": _number,
-    "type": _type,
+    "type": StepType,
     "created_at": lambda value: datetime.fromisoformat(_text(value)),
-    "changed": _texts,
+    "changed": lambda value: tuple(map(_text, value)),
     "error": _error,
     "metadata": _mapping,
 }

@@ -104,7 +104,8 @@ def facts_in(text: str) -> list[str]:
     found: list[tuple[int, str]] = []
     for form, told in _RULES:
         for match in form.finditer(text):
-            what = _clause(match["what"])
+            # Up to the start of the next clause.
+            what = _CLAUSE.split(match["what"])[0].strip(" ,:\"'")
             if what and not text[match.end("what") :].lstrip().startswith("?"):
                 said = told.format(**{**match.groupdict(), "what": what})
                 found.append((match.start(), said[0].upper() + said[1:]))
@@ -112,11 +113,6 @@ def facts_in(text: str) -> list[str]:
 
 
 _CLAUSE = re.compile(r"(?i),?\s+(?:and|but|so|because)\s+(?:i|my|we|you)\b|,\s")
-
-
-def _clause(words: str) -> str:
-    """Return the words up to the start of the next clause."""
-    return _CLAUSE.split(words)[0].strip(" ,:\"'")
 
 
 class FoundFacts(BaseModel):
@@ -172,7 +168,9 @@ class ModelFacts:
         same = {"model": self._model, "runs": runs, **self._options}
         if runs.has(run_id):
             return {**same, "resume": run_id}
-        exchange = [one.to_langchain() for one in _exchange(memory, turn)]
+        _asked(memory, turn)
+        since = memory.get_messages(last=memory.turn - turn + 1)
+        exchange = [one.to_langchain() for one in since if one.turn == turn]
         known = "\n".join(f"- {fact.content}" for fact in memory.get_facts(last=50))
         return {
             **same,
@@ -186,12 +184,6 @@ def _found(generation: Result) -> list[str]:
     told: list[str] = generation.outputs["found"]["facts"]
     # `add_facts` refuses blank text, and one blank fact must not lose the others.
     return [fact for fact in told if fact.strip()]
-
-
-def _exchange(memory: SessionMemory, turn: int) -> list[SessionMessage]:
-    _asked(memory, turn)
-    since = memory.get_messages(last=memory.turn - turn + 1)
-    return [message for message in since if message.turn == turn]
 
 
 def _asked(memory: SessionMemory, turn: int) -> SessionMessage:

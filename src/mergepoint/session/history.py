@@ -111,16 +111,16 @@ class SessionState:
 
     def since_turn(self, last: int | None) -> tuple[SessionMessage, ...]:
         """Return the messages of the last turns; a turn begins with the user's message."""
+        if last is None:
+            return tuple(self.messages)
+        found: list[SessionMessage] = []
         # From the end: the cost depends on the turns wanted, not on the length of the session.
-        found = self.messages if last is None else reversed([*self._backwards(last)])
-        return tuple(found)
-
-    def _backwards(self, turns: int) -> Iterator[SessionMessage]:
         for message in reversed(self.messages):
-            if turns == 0:
-                return
-            yield message
-            turns -= message.role == "user"
+            if last == 0:
+                break
+            found.append(message)
+            last -= message.role == "user"
+        return tuple(reversed(found))
 
     def _index(self, entry: Entry) -> None:
         if entry.id in self.by_id:
@@ -136,7 +136,10 @@ class SessionState:
         elif isinstance(entry, Fact):
             self.facts.append(entry)
         elif isinstance(entry, Cleared):
-            self._clear()
+            # `turn` and `by_id` stay: a later turn must not get the id of a run that has a journal.
+            self.messages, self.facts, self.steps = [], [], []
+            for known in (self._asked, self._ended, self._steps):
+                known.clear()
         elif entry.role == "user":
             # An import may bring turns in another order.
             self.turn = max(self.turn, entry.turn)
@@ -149,15 +152,6 @@ class SessionState:
         self._steps[step.turn].append(step)
         if step.type is StepType.RESPONSE:
             self._ended[step.turn] = step
-
-    def _clear(self) -> None:
-        # `turn` and `by_id` stay: a later turn must not get the id of a run that has a journal.
-        self.messages = []
-        self.facts = []
-        self.steps = []
-        self._asked.clear()
-        self._ended.clear()
-        self._steps.clear()
 
 
 def response_of(message: SessionMessage) -> WorkingStep:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,14 +48,6 @@ def as_session_errors() -> Iterator[None]:
         yield
     except JournalError as error:
         raise SessionError(str(error)) from error
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """The entries that were appended since a mark, and the mark after them."""
-
-    entries: tuple[Entry, ...]
-    mark: Mark
 
 
 class SessionLog:
@@ -115,11 +106,11 @@ class SessionLog:
             plain = decode_line(self._lines, 1, lines[0])
             return header_at(self.place, self.session_id, plain), mark
 
-    def since(self, mark: Mark, *, most: int | None = None) -> Appended:
-        """Return the entries after a mark, up to `most`, without waiting."""
+    def since(self, mark: Mark, *, most: int | None = None) -> tuple[list[Entry], Mark]:
+        """Return the entries after a mark, up to `most`, and the mark after them."""
         with as_session_errors():
             lines, end = self._lines.since(mark, most=most)
-            return self._appended(mark, lines, end)
+            return self._entries(mark, lines), end
 
     def last(self) -> Entry | None:
         """Return the last entry of a log that has entries."""
@@ -147,14 +138,11 @@ class SessionLog:
                 stack.enter_context(self._lock_turn())
             yield
 
-    def _appended(self, mark: Mark, lines: Sequence[bytes], end: Mark) -> Appended:
-        return Appended(
-            tuple(
-                entry_at(self.place, self._lines.where(n), decode_line(self._lines, n, line))
-                for n, line in enumerate(lines, mark.number + 1)
-            ),
-            end,
-        )
+    def _entries(self, mark: Mark, lines: Sequence[bytes]) -> list[Entry]:
+        return [
+            entry_at(self.place, self._lines.where(n), decode_line(self._lines, n, line))
+            for n, line in enumerate(lines, mark.number + 1)
+        ]
 
 
 class LockedLog:
@@ -164,10 +152,10 @@ class LockedLog:
         self._log = log
         self._lines = lines
 
-    def since(self, mark: Mark) -> Appended:
-        """Return the entries that others have appended, and cut off an unfinished write."""
+    def since(self, mark: Mark) -> tuple[list[Entry], Mark]:
+        """Return the entries of others and the end, and cut off an unfinished write."""
         lines, end = self._lines.since(mark)
-        return self._log._appended(mark, lines, end)
+        return self._log._entries(mark, lines), end
 
     def append(self, mark: Mark, entries: Sequence[Entry]) -> Mark:
         """Append entries at the end of the log, all or none, and return the new end."""

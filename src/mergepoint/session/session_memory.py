@@ -189,9 +189,9 @@ class SessionMemory:
     def refresh(self) -> None:
         """Read the entries of others. Raises SessionError for a log that was changed."""
         with self._lock:
-            found = self._log.since(self._mark)
-            self._past.take(found.entries)
-            self._mark = found.mark
+            entries, mark = self._log.since(self._mark)
+            self._past.take(entries)
+            self._mark = mark
 
     def get_messages(self, *, last: int | None = None) -> tuple[SessionMessage, ...]:
         """Return the conversation, or that of the last turns."""
@@ -393,9 +393,9 @@ class SessionMemory:
     ) -> None:
         """Append new entries to the session, after everything that others have written."""
         with self._lock, self._log.locked(flush=flush) as log:
-            found = log.since(self._mark)
-            self._past.take(found.entries)
-            self._mark = found.mark
+            others, mark = log.since(self._mark)
+            self._past.take(others)
+            self._mark = mark
             # After the entries of others: the number of a turn follows from all of them.
             if entries := new(self._past):
                 self._mark = log.append(self._mark, entries)

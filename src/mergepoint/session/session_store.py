@@ -6,13 +6,12 @@ import re
 import secrets
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mergepoint.core.errors import SessionError
 from mergepoint.core.paths import nearest
@@ -49,12 +48,6 @@ from mergepoint.session.session_log import (
     header_at,
 )
 from mergepoint.session.session_memory import SessionMemory, Snapshot
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from mergepoint.journal.redact import Redact
-
 
 _TITLE_ENTRIES = 8  # the first entries, in which the title of a session is searched
 _TITLE_LENGTH = 80
@@ -165,7 +158,7 @@ class Sessions(ABC):
         try:
             log = self.log(session_id)
             header, mark = log.begin()
-            first = log.since(mark, most=_TITLE_ENTRIES).entries
+            first, _ = log.since(mark, most=_TITLE_ENTRIES)
             # Without entries, the last line of a file is the header, which is no entry.
             last = log.last() if first else None
         except SessionError as error:
@@ -562,7 +555,9 @@ def repair_session(session_id: str, *, sessions: Path | str | Sessions = "sessio
     log = sessions_at(sessions).log(session_id)
     with log.locked(flush=True) as locked:
         found = examined(log.place, session_id, locked.lines())
-        header = found.header or _new_header(session_id, found)
+        # The time of a lost header is that of the first entry.
+        began = min((entry.created_at for entry in found.entries), default=datetime.now(UTC))
+        header = found.header or SessionHeader(session_id=session_id, created_at=began)
         if found.header is None or any(flaw.loses for flaw in found.flaws):
             # Counted in the header: programs that have the session open compare its bytes, and
             # notice that their position no longer counts.
@@ -573,9 +568,3 @@ def repair_session(session_id: str, *, sessions: Path | str | Sessions = "sessio
         past = found.past(header)
         locked.write_snapshot(lambda: Snapshot().recent(past, mark))
     return Repaired(len(found.entries), found.flaws, copy)
-
-
-def _new_header(session_id: str, found: Examined) -> SessionHeader:
-    """Return a header to replace a lost one; its time is that of the first entry."""
-    began = min((entry.created_at for entry in found.entries), default=datetime.now(UTC))
-    return SessionHeader(session_id=session_id, created_at=began)

@@ -175,17 +175,13 @@ def _content(record: CallRecord) -> tuple[str, dict[str, Any]]:
         if all(isinstance(text, str) for text in apart):
             return execution_content(*map(str, apart)), about
         return output if isinstance(output, str) else as_text(value), about
-    said = _fields(record.response)
+    try:
+        said = json.loads(record.response)
+    except (ValueError, RecursionError):
+        said = {}
+    said = said if isinstance(said, Mapping) else {}
     names = [name for name in ("intent", "action") if isinstance(said.get(name), str)]
     return record.response, {name: said[name] for name in names}
-
-
-def _fields(text: str) -> Mapping[str, Any]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, Mapping) else {}
 
 
 class TurnInputs(TypedDict, total=False):
@@ -304,13 +300,19 @@ class TurnInProgress:
         # Steps first: with its answer the turn is over, and a resume would not add what is missing.
         self.log()
         made = self.generation.messages[-1]
+        path = ""
+        for record in reversed(self._ctx.recorder.journal.records):
+            messages = call_messages(record.key, record.messages)
+            if made.id in (record.key.message_id(1), *(message.id for message in messages)):
+                path = record.path
+                break
         self._answer = self._memory.add_response(
             "assistant",
             str(made.text),
             message_id=made.id,
             turn=self._asked.turn,
             run=self._ctx.run_id,
-            path=self._path_of(str(made.id)),
+            path=path,
         )
 
     def log(self) -> None:
@@ -328,13 +330,6 @@ class TurnInProgress:
             end_turn(self._memory, self._asked, told)
         except MergepointError as other:
             error.add_note(f"and the session could not note it: {other}")
-
-    def _path_of(self, message_id: str) -> str:
-        for record in reversed(self._ctx.recorder.journal.records):
-            made = call_messages(record.key, record.messages)
-            if message_id in (record.key.message_id(1), *(message.id for message in made)):
-                return record.path
-        return ""
 
 
 def run_of(memory: SessionMemory, turn: int) -> str:
@@ -356,7 +351,12 @@ def accepted(memory: SessionMemory, *, text: str, message_id: str | None) -> Use
     asked = memory.add_response("user", text, message_id=message_id, opens=True)
     # A failed turn can be repeated only while it is the last: later turns have seen its end.
     if known and _answer_of(memory, asked.turn) is None:
-        _check_last(memory, asked.turn)
+        if asked.turn != memory.turn:
+            raise SessionError(
+                f"turn {asked.turn} of session {memory.session_id!r} failed, and others came after "
+                "it; ask again under another message_id"
+            )
+        check_open(memory.past, asked.turn)
     return UserTurn(asked, known)
 
 
@@ -383,16 +383,6 @@ def failed_turn(memory: SessionMemory) -> SessionMessage | None:
     if end is None or end.error is None or end.cancelled or asked is None or not asked.run:
         return None
     return asked
-
-
-def _check_last(memory: SessionMemory, turn: int) -> None:
-    """Raise SessionError for a turn that was abandoned or cancelled."""
-    if turn != memory.turn:
-        raise SessionError(
-            f"turn {turn} of session {memory.session_id!r} failed, and others came after it; ask "
-            "again under another message_id"
-        )
-    check_open(memory.past, turn)
 
 
 def _answer_of(memory: SessionMemory, turn: int) -> SessionMessage | None:
