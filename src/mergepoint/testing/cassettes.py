@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, get_args
+from typing import Any, Literal, Self, get_args
 from uuid import UUID
 
 from langchain_core.language_models import BaseChatModel
@@ -95,7 +94,11 @@ class Played(ReplaySource):
 
         Raise ReplayMiss with the differences, or for a call beyond the recorded number.
         """
-        asked = replace(asked, prompt=self.seen(asked.prompt), lead=self._seen_lead(asked))
+        lead = tuple(
+            message.model_copy(update={"content": self.seen(message.content)})
+            for message in asked.lead
+        )
+        asked = replace(asked, prompt=self.seen(asked.prompt), lead=lead)
         key = (asked.path, asked.request, asked.sample)
         with self._turns:
             if self._left.get(key):
@@ -115,12 +118,6 @@ class Played(ReplaySource):
         except ReplayMiss as miss:
             return str(miss)
         raise AssertionError(f"{asked.path} is recorded")
-
-    def _seen_lead(self, asked: AnswerRequest) -> tuple[BaseMessage, ...]:
-        return tuple(
-            message.model_copy(update={"content": self.seen(message.content)})
-            for message in asked.lead
-        )
 
 
 class CassetteRecorder(Recorder):
@@ -210,8 +207,6 @@ _OF_THE_MOMENT = frozenset(
 )
 """Fields of providers' metadata that differ in each recording."""
 
-M = TypeVar("M", bound=BaseMessage)
-
 
 def engrave(path: Path, records: Iterable[CallRecord], redact: Redact | None) -> None:
     """Write a cassette as a journal, atomically, replacing an existing one.
@@ -246,8 +241,12 @@ def timeless(record: CallRecord) -> CallRecord:
         told = message.response_metadata.items()
         kept = {key: value for key, value in told if key not in _OF_THE_MOMENT}
         message = message.model_copy(update={"id": None, "response_metadata": kept})
-    made = tuple(_renamed(message, record.key.run) for message in record.messages)
-    return replace(record, started=0.0, ended=0.0, message=message, messages=made)
+    run, made = record.key.run, []
+    for one in record.messages:
+        of_run = run and str(one.id or "").startswith(f"{run}/")
+        new = {"id": RUN + str(one.id).removeprefix(run)} if of_run else {}
+        made.append(one.model_copy(update=new))
+    return replace(record, started=0.0, ended=0.0, message=message, messages=tuple(made))
 
 
 def steady(redact: Redact) -> Redact:
@@ -285,13 +284,6 @@ def _before(path: Path) -> tuple[CallRecord, ...]:
     # An unreadable file is about to be replaced anyway.
     except JournalError:
         return ()
-
-
-def _renamed(message: M, run: str) -> M:
-    name = str(message.id or "")
-    if not run or not name.startswith(f"{run}/"):
-        return message
-    return message.model_copy(update={"id": RUN + name.removeprefix(run)})
 
 
 __all__ = ["Cassette", "CassetteError", "Mode"]
@@ -402,12 +394,7 @@ class Cassette:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error is None:
             self.finish()
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
@@ -41,23 +42,24 @@ from mergepoint.tree.validate import can_respond, inputs_of
 T = TypeVar("T")
 
 
-class Choice(Protocol):
+class Choice(ABC):
     """A source of decisions; the first option is the simplest, to which failures shrink."""
 
+    @abstractmethod
     def integer(self, low: int, high: int) -> int:
         """Return an integer from `low` to `high`, both included."""
-        ...
 
     def pick(self, options: Sequence[T]) -> T:
         """Return one of the options."""
-        ...
+        return options[self.integer(0, len(options) - 1)]
 
     def chance(self, percent: int) -> bool:
         """Return True in about `percent` of a hundred cases."""
-        ...
+        # High numbers are True: hypothesis shrinks to 0, and so to False.
+        return self.integer(0, 99) >= 100 - percent
 
 
-class Seeded:
+class Seeded(Choice):
     """Decisions from a seed: the same in every process, and faster than hypothesis."""
 
     def __init__(self, seed: int) -> None:
@@ -66,14 +68,6 @@ class Seeded:
     def integer(self, low: int, high: int) -> int:
         """Return an integer from `low` to `high`, both included."""
         return self._random.randint(low, high)
-
-    def pick(self, options: Sequence[T]) -> T:
-        """Return one of the options."""
-        return options[self._random.randrange(len(options))]
-
-    def chance(self, percent: int) -> bool:
-        """Return True in about `percent` of a hundred cases."""
-        return self._random.randrange(100) >= 100 - percent
 
 
 Keys = frozenset[str]
@@ -215,10 +209,9 @@ class Growth(Sayings):
             kind = self.choice.pick(("step", *self._kinds(1), *self._fitting("tools")))
             return self._node(kind, None, 1, frozenset())[0]
         self.inputs = tuple(self._input(name) for name in INPUTS if self.choice.chance(25))
-        return self._block(self._root_name(), 1, frozenset(), self.inputs)[0]
-
-    def _root_name(self) -> str | None:
-        return self.choice.pick((None, None, None, "main", "messages"))
+        return self._block(
+            self.choice.pick((None, None, None, "main", "messages")), 1, frozenset(), self.inputs
+        )[0]
 
     def _input(self, name: str) -> Input:
         if self.choice.chance(40):
@@ -354,7 +347,9 @@ class Growth(Sayings):
             key = self._key()
             counts = kind == "counter"
             count = DataFunction("next", counter=key) if counts else DataFunction("flag")
-            self._add_call(nodes, taken, count, key)
+            self.nodes_left -= 1
+            name = self._name("call", len(nodes) + 1, taken)
+            nodes.append(Call(count, name=name, capture_key=key))
             rounds = StopRule(choice.integer(1, most), of="key", key=key)
             return (rounds, True) if counts else (key, False)
         gates = [node.capture_key for node in nodes if isinstance(node, Gate) and node.capture_key]
@@ -363,11 +358,6 @@ class Growth(Sayings):
         if kind == "whim":
             return StopRule(choice.integer(2, 3), of="whim"), False
         return StopRule(choice.integer(1, 10)), False
-
-    def _add_call(self, nodes: list[Node], taken: set[str], target: DataFunction, key: str) -> None:
-        self.nodes_left -= 1
-        name = self._name("call", len(nodes) + 1, taken)
-        nodes.append(Call(target, name=name, capture_key=key))
 
     def _name(self, kind: str, position: int, taken: set[str]) -> str | None:
         name = self.choice.pick((None, None, *NAMES))
@@ -385,7 +375,9 @@ class Growth(Sayings):
         own = children(node, "")
         if isinstance(node, Loop) and node.may_skip:
             return False
-        return not _is_container(node) or any(self._responds(child) for _, child in own)
+        return not isinstance(node, Block | Gate | Loop) or any(
+            self._responds(child) for _, child in own
+        )
 
     def _exit(self, *, responds: bool, always: bool = False) -> tuple[MergeMode, str | None]:
         """Return mode and capture key; with `always`, perhaps a key even without a response."""
@@ -432,10 +424,6 @@ class Growth(Sayings):
         target = self.spoken() if runnable else self.counted(there, plain=args is not None)
         call = Call(target, name=name, merge=merge, capture_key=key, args=args)
         return call, there | {key} if key else there
-
-
-def _is_container(node: Node) -> bool:
-    return isinstance(node, Block | Gate | Loop)
 
 
 TEXTS = ("Hello.", "And then?", "{{ plan }}", "äöü\n\nline", "  ", "Be brief.")
@@ -507,7 +495,7 @@ def seeded_case(seed: int, *, faulty: bool = True, kinds: Collection[str] = KIND
     return grow_case(Seeded(seed), faulty=faulty, kinds=kinds)
 
 
-class _Drawn:
+class _Drawn(Choice):
     """Decisions that hypothesis makes, remembers, and shrinks."""
 
     def __init__(self, draw: st.DrawFn) -> None:
@@ -515,13 +503,6 @@ class _Drawn:
 
     def integer(self, low: int, high: int) -> int:
         return self._draw(st.integers(low, high))
-
-    def pick(self, options: Sequence[T]) -> T:
-        return options[self._draw(st.integers(0, len(options) - 1))]
-
-    def chance(self, percent: int) -> bool:
-        # High numbers are True: hypothesis shrinks to 0, and so to False.
-        return self._draw(st.integers(0, 99)) >= 100 - percent
 
 
 @st.composite

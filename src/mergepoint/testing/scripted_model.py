@@ -26,7 +26,7 @@ from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import KW_ONLY, dataclass, replace
 from enum import Enum
-from types import NoneType, TracebackType
+from types import NoneType
 from typing import Any, Literal, Protocol, Self, TypeAlias, cast
 
 from langchain_core.callbacks import (
@@ -441,12 +441,7 @@ class ScriptedModel(LocalChatModel):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error is None:
             self.assert_used_up()
 

@@ -23,7 +23,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from re import findall
 from socketserver import TCPServer
-from types import TracebackType
 from typing import Any, Final, Self, TypeAlias, cast
 
 Body: TypeAlias = dict[str, Any]
@@ -304,13 +303,6 @@ def _error(reply: ServerReply) -> Body:
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
-def _headers(reply: ServerReply) -> dict[str, str]:
-    given = dict(reply.headers or {})
-    if reply.status == 429 and "retry-after" not in map(str.lower, given):
-        given["Retry-After"] = "1"
-    return given
-
-
 class _Handler(BaseHTTPRequestHandler):
     """HTTP on one connection; the server decides the answers."""
 
@@ -340,14 +332,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(ServerReply(message or explain or HTTPStatus(code).phrase, status=code))
 
     def do_GET(self) -> None:
-        """Answer with the list of models."""
-        self._answer()
-
-    def do_POST(self) -> None:
-        """Answer with the script's next reply."""
-        self._answer()
-
-    def _answer(self) -> None:
+        """Answer with the list of models, or with the script's next reply."""
         length = self.headers.get("Content-Length", "0")
         # Without a length, the end of the body is unknown, and a kept-alive connection would block.
         if not length.isdigit() or "Transfer-Encoding" in self.headers:
@@ -366,9 +351,14 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send(reply, made.whole() if isinstance(made, _Completion) else made)
 
+    do_POST = do_GET  # noqa: N815  (the base class looks the methods up by these names)
+
     def _head(self, reply: ServerReply, headers: Mapping[str, str]) -> None:
         self.send_response(reply.status)
-        for name, value in {**headers, **_headers(reply)}.items():
+        added = dict(reply.headers or {})
+        if reply.status == 429 and "retry-after" not in map(str.lower, added):
+            added["Retry-After"] = "1"
+        for name, value in {**headers, **added}.items():
             self.send_header(name, value)
         if self.close_connection:
             self.send_header("Connection", "close")
@@ -535,12 +525,7 @@ class ModelServer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if self._listener is not None and self._thread is not None:
             self._closing.set()
             self._listener.end()
@@ -561,16 +546,13 @@ class ModelServer:
         try:
             if (method, path) == ("GET", "/v1/models"):
                 reply, made = ServerReply(), self._list()
-            elif (method, path) == ("POST", "/v1/chat/completions"):
+            elif (method, path) in (("POST", "/v1/chat/completions"), ("POST", "/v1/responses")):
                 body = _read(raw)
                 reply = self._next(body)
                 if reply.status < 400 and reply.raw is None:
+                    if path == "/v1/responses":
+                        raise _RefusedError(400, f"{path}: script ServerReply(raw=...)")
                     made = _complete(reply, body, next(self._numbers))
-            elif (method, path) == ("POST", "/v1/responses"):
-                body = _read(raw)
-                reply = self._next(body)
-                if reply.status < 400 and reply.raw is None:
-                    raise _RefusedError(400, "/v1/responses: script ServerReply(raw=...)")
             else:
                 raise _RefusedError(404, f"{method} {path} isn't served here")
         except _RefusedError as error:

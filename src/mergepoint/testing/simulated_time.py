@@ -13,7 +13,7 @@ from contextvars import Context, Token
 from itertools import count
 from pathlib import Path
 from random import Random
-from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType, TracebackType
+from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
 from typing import Any, NoReturn, Self, TypeAlias, TypeVar, TypeVarTuple
 
 from mergepoint.aio.stream import drive_in_context
@@ -410,12 +410,7 @@ class FakeClock:
         self._token = CLOCK.set(clock)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if self._token is not None:
             CLOCK.reset(self._token)
         self._token = None

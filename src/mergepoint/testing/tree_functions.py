@@ -245,6 +245,17 @@ def _message(text: str, about: AnswerDetails) -> AIMessage:
     )
 
 
+def spoil(messages: Iterable[BaseMessage], values: Iterable[Any]) -> str:
+    """Try to change messages and values in place, and return blank text."""
+    for message in messages:
+        message.content = "spoiled"
+        message.id = "spoiled"
+    for value in values:
+        if isinstance(value, list):
+            value.append("spoiled")
+    return ""
+
+
 Part = tuple[str, ...]
 
 SAFE_PARTS = ("text", "read", "last", "count", "keys", "path", "draw", "spoil")
@@ -296,30 +307,16 @@ class PartsPrompt:
         return [{"type": "text", "text": text}] if self.blocks else text
 
 
-def _last(ctx: PromptContext) -> str:
-    return str(ctx.messages[-1].text) if ctx.messages else "nothing"
-
-
-def _spoil(ctx: PromptContext) -> str:
-    # Prompts receive copies, so a correct engine shows no effect of this.
-    for message in ctx.messages:
-        message.content = "spoiled"
-        message.id = "spoiled"
-    for value in [*ctx.inputs.values(), *ctx.outputs.values()]:
-        if isinstance(value, list):
-            value.append("spoiled")
-    return ""
-
-
 _SAYS: Mapping[str, Callable[[PromptContext, Part], str]] = {
     "text": lambda ctx, part: part[1],
     "read": lambda ctx, part: as_text(ctx.read(part[1])),
-    "last": lambda ctx, part: _last(ctx),
+    "last": lambda ctx, part: str(ctx.messages[-1].text) if ctx.messages else "nothing",
     "count": lambda ctx, part: str(len(ctx.messages)),
     "keys": lambda ctx, part: ",".join(sorted(ctx.outputs)),
     "path": lambda ctx, part: ctx.path,
     "draw": lambda ctx, part: str(ctx.rng.randrange(1_000_000)),
-    "spoil": lambda ctx, part: _spoil(ctx),
+    # Prompts receive copies, so a correct engine shows no effect of this.
+    "spoil": lambda ctx, part: spoil(ctx.messages, [*ctx.inputs.values(), *ctx.outputs.values()]),
 }
 
 
@@ -334,16 +331,6 @@ def digest(path: str, messages: Iterable[BaseMessage], outputs: Mapping[str, Any
         [path, [line(message) for message in messages], dict(outputs)], sort_keys=True
     )
     return hashlib.blake2b(told.encode(), digest_size=4).hexdigest()
-
-
-def spoil(messages: Iterable[BaseMessage], values: Iterable[Any]) -> None:
-    """Try to change messages and values in place."""
-    for message in messages:
-        message.content = "spoiled"
-        message.id = "spoiled"
-    for value in values:
-        if isinstance(value, list):
-            value.append("spoiled")
 
 
 SAFE_WORDS = ("approve", "yes", "edit", "outputs", "reject", "no", "feedback")
@@ -536,12 +523,6 @@ def _asked(function: DataFunction, ctx: CallContext) -> list[str]:
     return [str(first.text), str(model.invoke(_SECOND.format(first.text)).text)]
 
 
-def _spoilt(function: DataFunction, ctx: CallContext) -> str:
-    seen = _seen(ctx)
-    spoil(ctx.messages, [*ctx.inputs.values(), *ctx.outputs.values()])
-    return f"spoiled {seen}"
-
-
 _GIVES: Mapping[str, Callable[[DataFunction, CallContext], Any]] = {
     "seen": lambda function, ctx: f"seen {_seen(ctx)}",
     "count": lambda function, ctx: len(ctx.messages),
@@ -554,7 +535,10 @@ _GIVES: Mapping[str, Callable[[DataFunction, CallContext], Any]] = {
     ],
     "next": _next,
     "draw": lambda function, ctx: str(ctx.rng.randrange(1_000_000)),
-    "spoil": _spoilt,
+    # Read before spoiling: the result depends on the context as given.
+    "spoil": lambda function, ctx: (
+        f"spoiled {_seen(ctx)}" + spoil(ctx.messages, [*ctx.inputs.values(), *ctx.outputs.values()])
+    ),
     "ask": _asked,
     "raise": _fail,
     "odd": lambda function, ctx: {"a set": {1}},
