@@ -176,11 +176,12 @@ def _refused(before: Mapping[str, Any], why: str) -> dict[str, Any]:
 
 def _ran(before: Mapping[str, Any], run: CodeRun, asked: Sequence[str]) -> dict[str, Any]:
     """Return the result of a run, given the one before it."""
+    texts = [before["so_far"], run.output if run.ok else ""]
     return {
         **_plain(run),
         # A failed program is written again first, so its request does not count.
         "next": asked[-1] if asked and run.ok else "",
-        "so_far": _so_far(before, run),
+        "so_far": clipped("\n".join(text.rstrip() for text in texts if text.strip())),
         "attempt": _attempt(before),
         "round": before["round"] + run.ok,
     }
@@ -189,12 +190,6 @@ def _ran(before: Mapping[str, Any], run: CodeRun, asked: Sequence[str]) -> dict[
 def _attempt(before: Mapping[str, Any]) -> int:
     """Return the number of tries since a program succeeded."""
     return 1 if before["ok"] else int(before["attempt"]) + 1
-
-
-def _so_far(before: Mapping[str, Any], run: CodeRun) -> str:
-    """Return the output of all successful programs."""
-    texts = [before["so_far"], run.output if run.ok else ""]
-    return clipped("\n".join(text.rstrip() for text in texts if text.strip()))
 
 
 def _plain(run: CodeRun) -> dict[str, Any]:
@@ -430,7 +425,10 @@ def agent(
         SkillError: A tool has a reserved name.
     """
     known = bundled_skills() if skills is None else skills
-    _check_tools(known)
+    reserved = f"a tool cannot be called {GO_ON!r}; the agent has one of its own"
+    taken = [one for one in known.values() if any(tool.name == GO_ON for tool in one.tools)]
+    if taken:
+        raise SkillError([Fault(str(skill.folder), reserved) for skill in taken])
     given = {name: Path(path) for name, path in (files or {}).items()}
     equipment = CodeTools(skills=known, files=given, runner=runner, limits=limits or Limits())
     prompts = Prompts(known, equipment)
@@ -557,13 +555,3 @@ class _Bounds:
         if run["ok"]:
             return not run["next"] or run["round"] > self.continuations
         return bool(run["attempt"] >= self.attempts)
-
-
-def _check_tools(skills: SkillLibrary) -> None:
-    faults = [
-        Fault(str(skill.folder), f"a tool cannot be called {GO_ON!r}; the agent has one of its own")
-        for skill in skills.values()
-        if any(tool.name == GO_ON for tool in skill.tools)
-    ]
-    if faults:
-        raise SkillError(faults)

@@ -158,7 +158,12 @@ def decide(turns: TurnRunner, memory: SessionMemory, decision: Any, *, to: str) 
                 "was answered or its turn has ended"
             )
         given = Decision.of(decision)
-        _check_edit(found, given)
+        # An edit that could not be executed is refused here, and the question stays open.
+        if given.text is not None and found.asks == "plan":
+            plan_of(given.text)
+        is_code = given.text is not None and found.asks == "code"
+        if is_code and (problem := code_problem(given.text or "")):
+            raise StepError(problem)
         answer_questions(memory.runs(), found.question.run, turns.tree, {found.path: given})
 
 
@@ -191,16 +196,6 @@ def _pending(question: Question) -> Pending:
         return Pending(question, "plan", plan=plan_of(outputs.get("plan")))
     except StepError:
         return Pending(question, "other")
-
-
-def _check_edit(found: Pending, decision: Decision) -> None:
-    """Raise StepError for an edit that could not be executed."""
-    if decision.text is None:
-        return
-    if found.asks == "plan":
-        plan_of(decision.text)
-    elif found.asks == "code" and (problem := code_problem(decision.text)):
-        raise StepError(problem)
 
 
 @contextmanager

@@ -8,9 +8,9 @@ _ORDERS = Path(__file__).with_name("orders.json")
 
 
 def orders(status: str | None = None) -> list[dict[str, Any]]:
-    """Give orders: id, customer, ordered (YYYY-MM-DD), status, total, and lines of product, units.
+    """Return orders: id, customer, ordered (YYYY-MM-DD), status, total, and their lines.
 
-    A status is open, shipped, paid or returned.
+    A line has a product and units. A status is open, shipped, paid or returned.
     """
     found: list[dict[str, Any]] = json.loads(_ORDERS.read_text(encoding="utf-8"))
     return [order for order in found if status in (None, order["status"])]

@@ -8,7 +8,7 @@ _SALES = Path(__file__).with_name("sales.csv")
 
 
 def sales(region: str = "", product: str = "", month: str = "") -> list[dict[str, Any]]:
-    """Give single sales: date, month (YYYY-MM), region, product, units and price of one unit.
+    """Return single sales: date, month (YYYY-MM), region, product, units and price of one unit.
 
     What is given narrows them, such as month="2025-03".
     """

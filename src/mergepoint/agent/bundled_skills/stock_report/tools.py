@@ -9,7 +9,7 @@ _STOCK = Path(__file__).with_name("stock.db")
 
 
 def query(sql: str) -> list[dict[str, Any]]:
-    """Give the rows of one SELECT; the database cannot be changed.
+    """Return the rows of one SELECT; the database cannot be changed.
 
     Tables: items (name, price, reorder_at), stock (item, warehouse, units).
     """
