@@ -134,23 +134,21 @@ class Step(Displayed):
 
     Args:
         prompt: Text (taken literally), a Template, or a function of a PromptContext that returns
-            text
-        or content blocks.
+            text or content blocks.
         name: The name in paths; by default one by position, such as `step_01`.
         merge: The messages that the parent receives: "all_messages", "last_response" or "none".
         temperature: Passed to the call; None means the model's own.
         params: Other parameters of the call, passed on unchanged.
         model: Overrides the run's model: a chat model, one with fallbacks, retries, bound arguments
-            or
-        configurable fields, or "provider:name".
+            or configurable fields, or "provider:name".
         system: A system message for this call only; it does not enter the state.
         examples: Few-shot messages, or pairs of user and assistant text, for this call only.
         schema: A pydantic model class for structured output.
         method: The way to structured output: json_schema, function_calling or json_mode, if the
-        model's package supports it, or prompt (an instruction and a parser), which works with
-        every model. None means the default of the model's package.
+            model's package supports it, or prompt (an instruction and a parser), which works with
+            every model. None means the default of the model's package.
         tools: LangChain tools (those of an MCP server too), or functions with type hints and a
-        docstring.
+            docstring.
         max_tool_rounds: The maximum number of rounds of tool calls before the answer.
         capture_key: The output under which the response is stored.
         policy: Retries, timeout and budget of the call.
@@ -398,15 +396,14 @@ class Call(Displayed):
 
     Args:
         target: A function (sync or async), a LangChain tool, any Runnable, a compiled graph, or a
-        recipe.
+            recipe.
         name: The name in paths; by default one by position, such as `call_01`.
         merge: The messages that the parent receives; "none" by default.
         capture_key: The output under which the result is stored.
         args: Arguments by name. A Template is filled in; one that is a single place,
-        `Template("{{ key }}")`, passes the value unchanged.
+            `Template("{{ key }}")`, passes the value unchanged.
         version: Part of the call's identity in records, with its name and its input. Raise it when
-            the
-        meaning of the function changes, so that old results are not reused.
+            the meaning of the function changes, so that old results are not reused.
         policy: Retries, timeout and budget of the call.
         meta: Your own data.
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, fields
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, cast, get_args
 
 from mergepoint.core.errors import Fault, TreeError
 from mergepoint.core.paths import nearest
@@ -26,7 +26,7 @@ class Budget:
         calls: The maximum number of calls.
         seconds: The maximum time.
         on_exhausted: With "raise", a call that would exceed the limit raises BudgetExceeded. With
-        "keep", the node skips its remaining children and keeps its result so far.
+            "keep", the node skips its remaining children and keeps its result so far.
 
     Raises:
         TreeError: A limit is invalid; the error (a ValueError) lists all problems.
@@ -60,23 +60,9 @@ def as_budget(given: Any) -> Budget | None:
         return given
     if not isinstance(given, Mapping):
         raise TreeError.of(f"budget is a Budget or a mapping of its fields, not {given!r}")
-    faults = [
-        Fault(
-            "",
-            f"a budget has no {key!r}{nearest(str(key), LIMITS)}; "
-            f"its fields are: {_listed(LIMITS)}",
-        )
-        for key in given
-        if key not in LIMITS
-    ]
-    try:
-        # Made even if other fields are unknown, so that one error lists all problems.
-        budget = Budget(**{key: value for key, value in given.items() if key in LIMITS})
-    except TreeError as error:
-        raise TreeError([*faults, *error.faults]) from None
-    if faults:
-        raise TreeError(faults)
-    return budget
+    budget, problems = _made(Budget, given, "a budget")
+    _refuse(problems)
+    return cast("Budget", budget)
 
 
 def budget_of(given: Any) -> tuple[Any, list[str]]:
@@ -107,11 +93,7 @@ def _exhausted_problem(given: object) -> str | None:
     if given in allowed:
         return None
     near = nearest(str(given), allowed)
-    return f"budget: on_exhausted={given!r}{near}; allowed are {_listed(map(repr, allowed))}"
-
-
-def _listed(words: Iterable[str]) -> str:
-    return ", ".join(words)
+    return f"budget: on_exhausted={given!r}{near}; allowed are {', '.join(map(repr, allowed))}"
 
 
 DEFAULT_TIMEOUT: Final = 600.0
@@ -152,15 +134,13 @@ class Policy:
 
     Args:
         retry: A Retry, or the number of attempts; None means one attempt. For a Call, it applies to
-            the
-        function as a whole, and to each call of a model from `ctx.model()`.
+            the function as a whole, and to each call of a model from `ctx.model()`.
         timeout: Seconds for each attempt. A step without one has that of its run, or
-            DEFAULT_TIMEOUT.
-        A Call's function has none by default, and its model calls have that of a step.
+            DEFAULT_TIMEOUT. A Call's function has none by default, and its model calls have that
+            of a step.
         budget: A Budget, or a mapping of its fields.
         accept_truncated: Use an answer that a token limit or a content filter cut off, and mark it
-            as
-        truncated in the record. By default, it is an error.
+            as truncated in the record. By default, it is an error.
 
     Raises:
         TreeError: The policy is invalid; the error lists all problems.

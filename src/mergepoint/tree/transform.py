@@ -36,8 +36,9 @@ def with_overrides(tree: Node, overrides: Mapping[str, Mapping[str, Any]]) -> No
     faults: list[Fault] = []
     nodes = dict(walk(tree))
     for selector, fields in overrides.items():
-        if problem := _mapping_problem(fields):
-            faults.append(Fault(selector, problem))
+        given: object = fields
+        if not isinstance(given, Mapping):
+            faults.append(Fault(selector, f"what to set is a mapping of fields, not {fields!r}"))
             continue
         for path in _selected(selector, paths, faults):
             if isinstance(nodes.get(path.rpartition(SEPARATOR)[0]), Loop):
@@ -47,7 +48,11 @@ def with_overrides(tree: Node, overrides: Mapping[str, Mapping[str, Any]]) -> No
             changes.setdefault(path, {}).update(fields)
     if not faults:
         # Tried node by node: `_rebuild` would stop at the first invalid value.
-        faults = [fault for path in paths for fault in _value_faults(nodes[path], path, changes)]
+        for path in paths:
+            try:
+                dataclasses.replace(nodes[path], **changes.get(path, {}))
+            except TreeError as error:
+                faults += [Fault(path, fault.problem) for fault in error.faults]
     if faults:
         raise TreeError(faults)
     changed = _rebuild(tree, root_path(tree), changes, frozenset())
@@ -64,22 +69,17 @@ def without(tree: Node, selectors: str | Iterable[str]) -> Node:
     faults: list[Fault] = []
     chosen = [selectors] if isinstance(selectors, str) else list(selectors)
     gone = {path for selector in chosen for path in _selected(selector, paths, faults)}
-    fixed = {paths[0]: "the root cannot be taken out", **_fixed(tree)}
-    faults += [Fault(path, problem) for path, problem in fixed.items() if path in gone]
-    if faults:
-        raise TreeError(faults)
-    changed = _rebuild(tree, root_path(tree), {}, frozenset(gone))
-    return tree if changed is None else changed
-
-
-def _fixed(tree: Node) -> dict[str, str]:
-    """Return the nodes that cannot be removed without their parent, and why."""
-    return {
+    fixed = {paths[0]: "the root cannot be taken out"} | {
         below: f"the {node.kind} around it cannot be without it; take out {path}"
         for path, node in walk(tree)
         if isinstance(node, Gate | Loop)
         for below, _ in children(node, path)
     }
+    faults += [Fault(path, problem) for path, problem in fixed.items() if path in gone]
+    if faults:
+        raise TreeError(faults)
+    changed = _rebuild(tree, root_path(tree), {}, frozenset(gone))
+    return tree if changed is None else changed
 
 
 def _selected(selector: str, paths: list[str], faults: list[Fault]) -> list[str]:
@@ -91,12 +91,6 @@ def _selected(selector: str, paths: list[str], faults: list[Fault]) -> list[str]
             return select(of_first_iterations(selector), paths)
         faults.append(Fault("", str(error.args[0])))
         return []
-
-
-def _mapping_problem(fields: Any) -> str | None:
-    if isinstance(fields, Mapping):
-        return None
-    return f"what to set is a mapping of fields, not {fields!r}"
 
 
 def _field_faults(node: Node, path: str, fields: Mapping[str, Any]) -> list[Fault]:
@@ -111,14 +105,6 @@ def _field_faults(node: Node, path: str, fields: Mapping[str, Any]) -> list[Faul
         for name in fields
         if name not in allowed
     ]
-
-
-def _value_faults(node: Node, path: str, changes: Mapping[str, Mapping[str, Any]]) -> list[Fault]:
-    try:
-        dataclasses.replace(node, **changes.get(path, {}))
-    except TreeError as error:
-        return [Fault(path, fault.problem) for fault in error.faults]
-    return []
 
 
 def _rebuild(
@@ -169,7 +155,9 @@ def outline(node: Node, path: str | None = None) -> dict[str, Any]:
     if node.capture_key is not None:
         shape["capture_key"] = node.capture_key
     if isinstance(node, Step):
-        shape |= _asking(node)
+        # What matters for replay: structured output and tools.
+        shape |= {"structured": True} if node.schema is not None else {}
+        shape |= {"tools": [tool_name(one) for one in node.tools]} if node.tools else {}
     if isinstance(node, Step | Call):
         reads = node.reads
         if reads is not None and reads.keys:
@@ -190,13 +178,6 @@ def outline(node: Node, path: str | None = None) -> dict[str, Any]:
             shape["may_skip"] = True
     shape["nodes"] = [outline(child, at) for at, child in children(node, path)]
     return shape
-
-
-def _asking(step: Step) -> dict[str, Any]:
-    """Return the settings of a step that matter for replay: structured output and tools."""
-    structured = {"structured": True} if step.schema is not None else {}
-    tools = {"tools": [tool_name(one) for one in step.tools]} if step.tools else {}
-    return {**structured, **tools}
 
 
 def from_outline(shape: Mapping[str, Any]) -> Node:

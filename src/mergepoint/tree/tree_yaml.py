@@ -173,11 +173,10 @@ ToolField = Annotated[
 ]
 
 
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2
-
-
-PairField = Annotated[list[Text], typed("[user text, assistant text]", _is_pair)]
+PairField = Annotated[
+    list[Text],
+    typed("[user text, assistant text]", lambda value: isinstance(value, list) and len(value) == 2),
+]
 
 
 class StepForm(Form):
@@ -212,10 +211,6 @@ class StepForm(Form):
     meta: PlainMapping = Field(default={})
 
 
-def _is_parallel(value: Any) -> bool:
-    return type(value) is bool or value == THREADS
-
-
 class BlockForm(Form):
     """Nodes in order."""
 
@@ -225,7 +220,9 @@ class BlockForm(Form):
     name: Text | None = None
     merge: Anything = None
     capture_key: Text | None = None
-    parallel: Annotated[Any, typed("true, false or threads", _is_parallel)] = False
+    parallel: Annotated[
+        Any, typed("true, false or threads", lambda value: type(value) is bool or value == THREADS)
+    ] = False
     inputs: Annotated[list[InputField], typed("a list of names", list)] = Field(default=[])
     budget: BudgetField | None = None
     meta: PlainMapping = Field(default={})

@@ -43,11 +43,10 @@ def check(tree: Node, *, given: Iterable[str] = ()) -> list[Fault]:
     # The other checks recurse too, and would end in a RecursionError.
     if problem := stack_problem(tree):
         return [Fault(root, problem)]
-    writers = _Writers.of(tree, root)
-    faults = [*_input_faults(tree, root), *writers.faults]
-    faults += _response_faults(tree, root)
+    path_of, twice = _writers(tree, root)
+    faults = [*_input_faults(tree, root), *twice, *_response_faults(tree, root)]
     known = frozenset((*(declared.name for declared in inputs_of(tree)), *given))
-    faults += _ReadCheck(known, writers.path_of).visit(tree, root, known)
+    faults += _ReadCheck(known, path_of).visit(tree, root, known)
     faults += _until_faults(tree, root)
     faults += _place_faults(tree, root)
     order = {path: number for number, (path, _) in enumerate(walk(tree))}
@@ -243,34 +242,27 @@ def _response_faults(tree: Node, root: str) -> Iterator[Fault]:
             )
 
 
-@dataclass(frozen=True)
-class _Writers:
-    """The writer of each key, and the problems of keys with two writers."""
-
-    path_of: dict[str, str]
-    faults: tuple[Fault, ...]
-
-    @classmethod
-    def of(cls, tree: Node, root: str) -> _Writers:
-        path_of: dict[str, str] = {}
-        faults = []
-        given = {declared.name for declared in inputs_of(tree)}
-        for path, node in walk(tree, root):
-            key = node.capture_key
-            if key is None:
-                continue
-            if key in given:
-                faults.append(Fault(path, f"capture_key {key!r} is an input's name; rename one"))
-            if key in path_of:
-                faults.append(
-                    Fault(
-                        path,
-                        f"capture_key {key!r} is written by {path_of[key]} too; a key has one "
-                        "writer: build the part with a factory that scopes its keys",
-                    )
+def _writers(tree: Node, root: str) -> tuple[dict[str, str], list[Fault]]:
+    """Return the writer of each key, and the problems of keys with two writers."""
+    path_of: dict[str, str] = {}
+    faults = []
+    given = {declared.name for declared in inputs_of(tree)}
+    for path, node in walk(tree, root):
+        key = node.capture_key
+        if key is None:
+            continue
+        if key in given:
+            faults.append(Fault(path, f"capture_key {key!r} is an input's name; rename one"))
+        if key in path_of:
+            faults.append(
+                Fault(
+                    path,
+                    f"capture_key {key!r} is written by {path_of[key]} too; a key has one "
+                    "writer: build the part with a factory that scopes its keys",
                 )
-            path_of.setdefault(key, path)
-        return cls(path_of, tuple(faults))
+            )
+        path_of.setdefault(key, path)
+    return path_of, faults
 
 
 @dataclass
@@ -301,7 +293,11 @@ class _ReadCheck:
         for child_path, child in children(node, path):
             after |= self._visit(child, child_path, there if beside else after)
         if isinstance(node, Gate) and node.on_reject == "continue":
-            after = self._dropped(node, path, there, after)
+            # The keys in it are written only if the gate doesn't reject its node's output.
+            held, after = after - there, there
+            self.gate_of |= dict.fromkeys(held, path)
+            if node.capture_key is not None:
+                self.approved_by[node.capture_key] = held
         if isinstance(node, Loop):
             after |= self._approved(node)
         # A loop that is skipped writes nothing, so later nodes can't rely on its keys.
@@ -309,16 +305,6 @@ class _ReadCheck:
             self.unsure |= after - there
             after = before
         return after | {node.capture_key} if node.capture_key is not None else after
-
-    def _dropped(
-        self, gate: Gate, path: str, there: frozenset[str], after: frozenset[str]
-    ) -> frozenset[str]:
-        """Return the keys that are written even if the gate rejects its node's output."""
-        held = after - there
-        self.gate_of |= dict.fromkeys(held, path)
-        if gate.capture_key is not None:
-            self.approved_by[gate.capture_key] = held
-        return there
 
     def _approved(self, loop: Loop) -> frozenset[str]:
         """Return the keys that an approval guarantees after a loop, which otherwise raises.
@@ -341,7 +327,12 @@ class _ReadCheck:
                 if key in self.unsure:
                     when = "in a loop that may be skipped"
                 if key in self.gate_of:
-                    self.faults.append(Fault(path, self._rejected(key)))
+                    problem = (
+                        f"reads {key!r}, written at {self.path_of[key]}, which a rejection at "
+                        f"{self.gate_of[key]} drops; give a default, let a rejection end the run "
+                        "(on_reject='stop'), or try again in a Loop until the gate approves"
+                    )
+                    self.faults.append(Fault(path, problem))
                     continue
                 problem = (
                     f"reads {key!r}, which is written {when}, at {self.path_of[key]}; "
@@ -354,10 +345,3 @@ class _ReadCheck:
                     f"{nearest(key, known)}; known are: {', '.join(known) or 'none'}"
                 )
             self.faults.append(Fault(path, problem))
-
-    def _rejected(self, key: str) -> str:
-        return (
-            f"reads {key!r}, written at {self.path_of[key]}, which a rejection at "
-            f"{self.gate_of[key]} drops; give a default, let a rejection end the run "
-            "(on_reject='stop'), or try again in a Loop until the gate approves"
-        )
