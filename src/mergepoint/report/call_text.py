@@ -16,7 +16,6 @@ from mergepoint.report.views import (
     AnswerOutcome,
     CallView,
     GateOutcome,
-    InnerModelCall,
     InRecipe,
     MergePoint,
     Read,
@@ -89,7 +88,9 @@ def _ended(page: _Page, view: CallView) -> None:
         page.refused(view.error, view.unusable)
     for inside in view.inside:
         page.head(f"Inside, it called {inside.model or 'a model'}")
-        page.table("  ", [("asked", inside.prompt), ("said", _inner_answer(inside))])
+        error = inside.error
+        told = inside.answer if error is None else f"{error['type']}: {error['message']}"
+        page.table("  ", [("asked", inside.prompt), ("said", told)])
     if view.answer is not None:
         page.head("It answered")
         page.text(view.answer, 2)
@@ -124,11 +125,6 @@ def _passage(made: StageWrites) -> str:
     wrote = ", ".join(made.wrote) or "nothing"
     by = f" by {', '.join(made.calls)}" if made.calls else ""
     return f"{made.stage}: {wrote} of {made.thing}{by}"
-
-
-def _inner_answer(inside: InnerModelCall) -> str:
-    error = inside.error
-    return inside.answer if error is None else f"{error['type']}: {error['message']}"
 
 
 def _decided(page: _Page, gate: GateOutcome) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from mergepoint.core.paths import SEPARATOR, iteration_name, join, select
@@ -202,22 +203,17 @@ class _Sibling:
         found = [_Sibling(path, node) for path, node in inside(self.node, self.path)]
         if not fold:
             return found
-        runs = [list(run) for _, run in groupby(enumerate(found), key=_run_key)]
-        return [one for run in runs for one in _folded([sibling for _, sibling in run])]
-
-
-def _run_key(numbered: tuple[int, _Sibling]) -> object:
-    """Return the structure of a block; every other node is a run of its own."""
-    number, sibling = numbered
-    return _structure(sibling.node) if holds(sibling.node) else number
-
-
-def _folded(run: list[_Sibling]) -> list[_Sibling]:
-    if len(run) < FEWEST_FOLDED:
-        return run
-    first, *others = run
-    names = tuple(other.path.rpartition("/")[2] for other in others)
-    return [replace(first, folded=names)]
+        folded: list[_Sibling] = []
+        # Only containers have runs of equal siblings; the path of every other node is unique.
+        keys = [_structure(one.node) if holds(one.node) else one.path for one in found]
+        for _, run in groupby(zip(keys, found, strict=True), key=itemgetter(0)):
+            first, *others = [one for _, one in run]
+            if 1 + len(others) < FEWEST_FOLDED:
+                folded += [first, *others]
+            else:
+                names = tuple(other.path.rpartition("/")[2] for other in others)
+                folded.append(replace(first, folded=names))
+        return folded
 
 
 # Blocks are compared by structure instead of identity, because loops of Python code create equal
@@ -258,12 +254,11 @@ def _opened(first: _Sibling, limits: DrawingLimits) -> dict[str, tuple[int, int]
         if not ends or (opened and drawn > limits.nodes):
             break
         opened |= ends
-        level = [child for path, below in inner.items() for child in _at_ends(below, *ends[path])]
+        level = []
+        for path, below in inner.items():
+            front, back = ends[path]
+            level += [*below[:front], *below[len(below) - back :]]
     return opened
-
-
-def _at_ends(below: list[_Sibling], front: int, back: int) -> list[_Sibling]:
-    return [*below[:front], *below[len(below) - back :]]
 
 
 def _ends(count: int, wide: int) -> tuple[int, int]:
@@ -462,7 +457,10 @@ def _card(step: Sketch) -> Box:
 
 
 def _block(block: Sketch) -> Box:
-    boxes = _of_one_width([lay_out(part) for part in block.parts])
+    boxes = [lay_out(part) for part in block.parts]
+    # All cards are as wide as the widest.
+    widest = max((box.width for box in boxes if not box.lines), default=0)
+    boxes = [box if box.lines else replace(box, width=widest) for box in boxes]
     least = _least_width(block)
     if not boxes:
         way = (FlowLine(((least // 2, HEADER), (least // 2, HEADER + GAP - BLOCK_MARK))),)
@@ -470,13 +468,6 @@ def _block(block: Sketch) -> Box:
     if not block.parallel or len(boxes) == 1:
         return _stack(block, boxes, least)
     return _rows(block, boxes, least)
-
-
-def _of_one_width(boxes: Sequence[Box]) -> list[Box]:
-    """Return the boxes with all cards as wide as the widest."""
-    cards = [box.width for box in boxes if not box.lines]
-    widest = max(cards, default=0)
-    return [box if box.lines else replace(box, width=widest) for box in boxes]
 
 
 def _least_width(block: Sketch) -> int:

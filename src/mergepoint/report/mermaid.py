@@ -93,7 +93,8 @@ class _Chart:
 
     def _add_block(self, block: Sketch, depth: int) -> None:
         indent = "  " * depth
-        self._shapes.append(f"{indent}subgraph n{block.number}[{label(_block_title(block))}]")
+        title = block.name if block.times is None else f"{block.name} {block.times}"
+        self._shapes.append(f"{indent}subgraph n{block.number}[{label(title)}]")
         # Otherwise, Mermaid rotates a subgraph that nothing outside leads to.
         if depth == 1:
             self._shapes.append(f"{indent}  direction TB")
@@ -139,10 +140,6 @@ class _Chart:
             self.edges.insert(0, f"inputs --> {_entry(drawn)}")
 
 
-def _block_title(block: Sketch) -> str:
-    return block.name if block.times is None else f"{block.name} {block.times}"
-
-
 def _forks(block: Sketch) -> bool:
     return block.parallel and bool(block.parts)
 
@@ -181,10 +178,9 @@ def _step_lines(step: Sketch) -> list[str]:
 
 def label(*lines: str) -> str:
     """Return lines as a quoted label, with characters escaped that mean something to Mermaid."""
-    return f'"{"<br/>".join(map(_escaped, lines))}"'
-
-
-def _escaped(text: str) -> str:
-    """Return text in which every special character is an entity code."""
-    text = text.replace("\\n", _NO_BREAK)
-    return _MARK.sub(lambda mark: f"#{ord(mark[0])};", text)
+    escaped = (
+        # Every special character becomes an entity code.
+        _MARK.sub(lambda mark: f"#{ord(mark[0])};", line.replace("\\n", _NO_BREAK))
+        for line in lines
+    )
+    return f'"{"<br/>".join(escaped)}"'

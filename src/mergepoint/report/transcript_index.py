@@ -40,6 +40,7 @@ from mergepoint.report.views import (
     role_of,
     said,
     tool_rounds,
+    walk_outline,
 )
 from mergepoint.tree.decision import Decision
 from mergepoint.tree.leaves import Call
@@ -83,7 +84,7 @@ class RecipeCalls:
 
     def _place(self, path: str) -> tuple[str, str]:
         """Return the path of the node around a call, and its Thing if it is a recipe's."""
-        known = {str(shape["path"]) for shape in _nodes(self.shape)}
+        known = {path for path, _ in walk_outline(self.shape)}
         around = next((at for at in ancestors(path) if at in known), "")
         if not is_recipe(self.shape):
             return around, ""
@@ -112,12 +113,6 @@ class RecipeCalls:
 def _passage(made: Lineage) -> StageWrites:
     wrote = (*(("content",) if made.drafted else ()), *made.set)
     return StageWrites(stage=made.stage, thing=made.thing, wrote=wrote, calls=made.calls)
-
-
-def _nodes(shape: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    yield shape
-    for inner in shape.get("nodes", ()):
-        yield from _nodes(inner)
 
 
 _NEAR = 5
@@ -226,13 +221,13 @@ class TranscriptIndex:
         recipes = path in self._recipe_paths
         # Calls of recipes aren't in the outline, so their views are unknown.
         view = State() if recipes else self._replay.views[path]
-        is_function = record.kind == "call" if recipes else self._is_function(path)
+        kind = record.kind if recipes else self._work.shapes[path]["kind"]
+        is_function = kind == Call.kind
         if is_tool(record):
             return self._tool(record)
         rounds = tuple(self._rounds(record)) if self._has_tools(path) else ()
         return CallView(
-            run_id=self._transcript.run_id,
-            path=path,
+            **self._facts(record),
             model=record.model,
             params=json.loads(json.dumps(dict(record.params), default=str)),
             view=record.view,
@@ -246,12 +241,7 @@ class TranscriptIndex:
             fate=self._fates.of(record) if record.answered and not recipes else None,
             in_recipe=self._of_recipes.about(record) if recipes else None,
             usage=self._usage(record),
-            started=record.started,
-            seconds=round(max(0.0, record.ended - record.started), 6),
-            attempt=record.attempt,
-            source=record.source,
             kind="call" if is_function else "step",
-            value=record.value,
             left_out=record.kind == "left_out",
             # The rounds of a step with tools show the same calls, apart from failed ones.
             inside=tuple(one for one in self._inside(path) if not rounds or one.error),
@@ -279,34 +269,19 @@ class TranscriptIndex:
         text, failed = result_of(record)
         error = {"type": "told to the model", "message": text} if failed else None
         return CallView(
-            run_id=self._transcript.run_id,
-            path=record.path,
+            **self._facts(record),
             model=record.model.removeprefix(TOOL),
             params=json.loads(json.dumps(dict(record.params).get("args", {}), default=str)),
             view=record.view,
-            seen=(),
-            reads=(),
             answer=None if failed else text,
             error=record.error or error,
-            unusable=None,
-            earlier_errors=(),
-            fate=None,
-            usage=None,
-            started=record.started,
-            seconds=round(max(0.0, record.ended - record.started), 6),
-            attempt=record.attempt,
-            source=record.source,
             kind="tool",
-            value=record.value,
             inside=tuple(self._inside(record.path)),
         )
 
     @cached_property
     def _of_recipes(self) -> RecipeCalls:
         return RecipeCalls.of(self._transcript)
-
-    def _is_function(self, path: str) -> bool:
-        return bool(self._work.shapes[path]["kind"] == Call.kind)
 
     def _let_on(self) -> dict[str, Messages]:
         return {
@@ -338,28 +313,20 @@ class TranscriptIndex:
             kept=tuple(self._let_through(record.path, kept)),
             kept_outputs=dict(kept.outputs),
         )
-        return CallView(
-            run_id=self._transcript.run_id,
-            path=record.path,
-            model="",
-            params={},
-            view="as_is",
-            seen=(),
-            reads=(),
-            answer=None,
-            error=None,
-            unusable=None,
-            earlier_errors=(),
-            fate=None,
-            usage=None,
-            started=record.started,
-            seconds=round(max(0.0, record.ended - record.started), 6),
-            attempt=record.attempt,
-            source=record.source,
-            kind="gate",
-            value=record.value,
-            decided=decided,
-        )
+        facts = self._facts(record)
+        return CallView(**facts, model="", params={}, view="as_is", kind="gate", decided=decided)
+
+    def _facts(self, record: CallRecord) -> dict[str, Any]:
+        """Return the fields that every view takes from its record."""
+        return {
+            "run_id": self._transcript.run_id,
+            "path": record.path,
+            "started": record.started,
+            "seconds": round(max(0.0, record.ended - record.started), 6),
+            "attempt": record.attempt,
+            "source": record.source,
+            "value": record.value,
+        }
 
     def _let_through(self, gate: str, state: Messages) -> Iterator[SeenMessage]:
         """Yield the messages at a gate, each with the merges that kept it up to there."""

@@ -200,14 +200,14 @@ class CallView:
     model: str
     params: Mapping[str, Any]
     view: str
-    seen: tuple[SeenMessage, ...]
-    reads: tuple[Read, ...]
-    answer: str | None
-    error: Mapping[str, Any] | None
-    unusable: str | None
-    earlier_errors: tuple[Mapping[str, Any], ...]
-    fate: AnswerOutcome | None
-    usage: Mapping[str, Any] | None
+    seen: tuple[SeenMessage, ...] = ()
+    reads: tuple[Read, ...] = ()
+    answer: str | None = None
+    error: Mapping[str, Any] | None = None
+    unusable: str | None = None
+    earlier_errors: tuple[Mapping[str, Any], ...] = ()
+    fate: AnswerOutcome | None = None
+    usage: Mapping[str, Any] | None = None
     started: float
     seconds: float
     attempt: int
@@ -355,7 +355,7 @@ class NodeResults:
         tree = unrolled(tree, found)
         left_out = [record.error or {} for record in found.values() if record.kind == "left_out"]
         work = cls(
-            dict(_walk(tree)),
+            dict(walk_outline(tree)),
             frozenset(str(error["path"]) for error in left_out),
             failed={failed_at, *ancestors(failed_at)},
         )
@@ -409,7 +409,9 @@ class NodeResults:
         if made is None or path in self.failed:
             return None
         # The run failed at this capture: there was no response.
-        if _captures_response(shape) and last_response(made.messages) is None:
+        if (
+            "capture_key" in shape and shape["kind"] not in (Call.kind, Gate.kind)
+        ) and last_response(made.messages) is None:
             return None
         # A rejecting gate produces nothing, which its own merge mode could treat as an error.
         refused = shape["kind"] == Gate.kind and not made.messages
@@ -443,14 +445,11 @@ class NodeResults:
         return State(tuple(message for part in whole for message in part.messages))
 
 
-def _captures_response(shape: Shape) -> bool:
-    return "capture_key" in shape and shape["kind"] not in (Call.kind, Gate.kind)
-
-
-def _walk(shape: Shape) -> Iterator[tuple[str, Shape]]:
+def walk_outline(shape: Shape) -> Iterator[tuple[str, Shape]]:
+    """Yield path and shape of each node of an outline, parents first."""
     yield shape["path"], shape
     for child in shape.get("nodes", ()):
-        yield from _walk(child)
+        yield from walk_outline(child)
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,7 +467,10 @@ class AnswerOutcomes:
         """Return the outcome of a call's answer."""
         response = last_response(record.made().messages)
         if response is None:
-            return self._of_value(record.path)
+            # The result isn't a message: only its key keeps it.
+            key = self.work.shapes[record.path].get("capture_key")
+            captured = [] if key is None else [self._capture(key, record.path)]
+            return AnswerOutcome(passed=(), end="value", captured=tuple(captured))
         answer = str(response.id)
         passed: list[MergePoint] = []
         end: End = "kept"
@@ -491,14 +493,15 @@ class AnswerOutcomes:
             edited=tuple(at.path for at in passed if self.verdicts.get(at.path) == "edit"),
         )
 
-    def _of_value(self, path: str) -> AnswerOutcome:
-        """Return the outcome of a result that isn't a message: only its key keeps it."""
-        key = self.work.shapes[path].get("capture_key")
-        captured = [] if key is None else [self._capture(key, path)]
-        return AnswerOutcome(passed=(), end="value", captured=tuple(captured))
-
     def _capture(self, key: str, path: str) -> Captured:
-        return Captured(key=key, path=path, read_by=tuple(self._readers(key, path)))
+        read_by = [
+            reader
+            for reader in self.paths
+            if key in self.work.shapes[reader].get("reads", ())
+            and key in self.replay.views[reader].outputs
+            and self.work.writer(key, reader) == path
+        ]
+        return Captured(key=key, path=path, read_by=tuple(read_by))
 
     def _captured(self, path: str, answer: str) -> Iterator[Captured]:
         for at in self.work.way_up(path):
@@ -509,14 +512,6 @@ class AnswerOutcomes:
                 continue
             if response.id == answer:
                 yield self._capture(key, at)
-
-    def _readers(self, key: str, writer: str) -> Iterator[str]:
-        for path in self.paths:
-            reads = self.work.shapes[path].get("reads", ())
-            if key not in reads or key not in self.replay.views[path].outputs:
-                continue
-            if self.work.writer(key, path) == writer:
-                yield path
 
     def _end(self, stop: MergePoint, *, reached: bool) -> End:
         if not reached:

@@ -65,10 +65,10 @@ class Bubblewrap:
 
     Args:
         python: The interpreter; by default one of the system.
-        readable: Absolute paths that the code may read, for another interpreter. It may always read
-        /usr.
+        readable: Absolute paths that the code may read, for another interpreter. It may always
+            read /usr.
         cgroup: Whether to count CPU time in a cgroup of the run, if one can be created;
-        `CodeRun.cpu_counted` shows the method that was used.
+            `CodeRun.cpu_counted` shows the method that was used.
     """
 
     python: Path | None = None
@@ -134,10 +134,14 @@ class Bubblewrap:
             )
 
     def _mounts(self, job: CodeJob, given: Sequence[tuple[str, str, str]]) -> Iterator[str]:
-        yield from _environment_options()
+        for name, value in _ENVIRONMENT.items():
+            yield from ("--setenv", name, value)
         yield from _system_mounts(self.readable)
         yield from _kernel_mounts()
-        yield from _folder_mounts(job.limits)
+        # Writable folders take memory, up to their size.
+        for folder in (WORK, TEMPORARY):
+            size = str(job.limits.files)
+            yield from ("--size", size, "--perms", "0700", "--tmpfs", folder)
         for name, how, what in given:
             yield from (how, what, f"{WORK}/{name}")
         # Last, because every mount before it creates its mount point below the root.
@@ -162,11 +166,6 @@ def _as_nobody() -> tuple[str, ...]:
     if setpriv is None:
         raise SandboxMissing("setpriv (of util-linux) is not installed, and bwrap must not be root")
     return (setpriv, f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--")
-
-
-def _environment_options() -> Iterator[str]:
-    for name, value in _ENVIRONMENT.items():
-        yield from ("--setenv", name, value)
 
 
 def _system_mounts(readable: Sequence[Path]) -> Iterator[str]:
@@ -198,12 +197,6 @@ def _kernel_mounts() -> Iterator[str]:
     yield from ("--symlink", "/proc/self/fd", "/dev/fd")
     # Shared memory is part of the temporary folder, whose size is limited.
     yield from ("--symlink", TEMPORARY, "/dev/shm")  # noqa: S108  (of a namespace)
-
-
-def _folder_mounts(limits: Limits) -> Iterator[str]:
-    """Yield the mounts of writable folders. Each takes memory, up to its size."""
-    for folder in (WORK, TEMPORARY):
-        yield from ("--size", str(limits.files), "--perms", "0700", "--tmpfs", folder)
 
 
 _COPY, _BIND = "--ro-bind-data", "--ro-bind"

@@ -191,7 +191,12 @@ def start(
             _watch(started, folders=len(bootstrap.FOLDERS) if confined else 0, info=info)
         except (OSError, ValueError, LookupError) as error:
             process.kill()
-            raise SandboxMissing(f"it does not start: {_startup_output(process)}") from error
+            process.wait(STARTING)
+            pipes = _pipes(process).values()
+            said = " ".join(pipe.read(2000).decode("utf-8", "replace") for pipe in pipes)
+            said = shown(" ".join(said.split()))
+            said = said or f"it ended with {process.returncode} without any output"
+            raise SandboxMissing(f"it does not start: {said}") from error
         # Only now does the caller own the descriptors; a failure above closes them here.
         started.opened = opened.pop_all()
     return started
@@ -205,7 +210,9 @@ def _watch(started: SandboxProcess, *, folders: int, info: int | None) -> None:
     if started.group is not None and started.group.begin():
         started.cpu = started.group
     if info is not None:
-        started.init = os.pidfd_open(_init(info))
+        # bwrap has reported the first process of the namespace by now.
+        os.set_blocking(info, False)
+        started.init = os.pidfd_open(int(json.loads(os.read(info, 4096))["child-pid"]))
         started.opened.callback(os.close, started.init)
 
 
@@ -257,19 +264,6 @@ def _ready(line: socket.socket, count: int) -> tuple[int, ...]:
             os.close(folder)
         raise ConnectionError("it is not ready")
     return tuple(folders)
-
-
-def _init(info: int) -> int:
-    """Return the process id of the namespace's first process, which bwrap has reported by now."""
-    os.set_blocking(info, False)
-    return int(json.loads(os.read(info, 4096))["child-pid"])
-
-
-def _startup_output(process: subprocess.Popen[bytes]) -> str:
-    process.wait(STARTING)
-    pipes = _pipes(process).values()
-    said = " ".join(pipe.read(2000).decode("utf-8", "replace") for pipe in pipes)
-    return shown(" ".join(said.split())) or f"it ended with {process.returncode} without any output"
 
 
 def _pipes(process: subprocess.Popen[bytes]) -> Mapping[Printed, IO[bytes]]:

@@ -67,7 +67,7 @@ class _FileCollector:
         return CollectedFiles(tuple(self.files), (*self.reasons, *more))
 
     def look(self, folder: int | Path, above: str, depth: int) -> None:
-        for entry in _entries(folder):
+        for entry in sorted(os.listdir(folder)):  # noqa: PTH208  (it may be a descriptor)
             name = f"{above}{entry}"
             if name in self.given:
                 continue
@@ -132,10 +132,6 @@ def _open_file(folder: int | Path, entry: str) -> int:
     if isinstance(folder, Path):
         return os.open(folder / entry, _FILE)
     return os.open(entry, _FILE, dir_fd=folder)
-
-
-def _entries(folder: int | Path) -> Iterator[str]:
-    yield from sorted(os.listdir(folder))  # noqa: PTH208  (it may be a descriptor)
 
 
 @contextmanager
