@@ -24,7 +24,7 @@ COMMANDS: Sequence[Entry] = (
     (
         "list",
         inspect_commands.list_workflows,
-        "List the bundled inspect_commands.",
+        "List the bundled workflows.",
         inspect_commands.LIST_EXAMPLES,
         _SEEING,
     ),
@@ -39,7 +39,7 @@ COMMANDS: Sequence[Entry] = (
     (
         "check",
         inspect_commands.check,
-        "Find problems in inspect_commands.",
+        "Find problems in workflows.",
         inspect_commands.CHECK_EXAMPLES,
         _SEEING,
     ),

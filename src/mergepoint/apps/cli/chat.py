@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mergepoint.apps.cli.framework import SERVER, declared, option, words
+from mergepoint.apps.cli.framework import SERVER, TRACEBACK, declared, option, words
 from mergepoint.apps.cli.options import (
     AgentOptions,
     ChatOptions,
     Json,
     Quiet,
-    Traceback,
     complete_sessions,
     complete_workflows,
 )
@@ -53,7 +52,7 @@ def chat(
     ] = (),
     options: ChatOptions,
     quiet: Quiet = False,
-    traceback: Traceback = False,
+    traceback: Annotated[bool, TRACEBACK] = False,
 ) -> None:
     """Chat with an agent. Answers go to stdout, everything else to stderr.
 
@@ -140,14 +139,15 @@ def ui(
         ),
     ] = None,
     json: Json = False,
-    traceback: Traceback = False,
 ) -> None:
     """Chat with the agent in the browser, with plans to approve and a history to resume.
 
     Serves until Ctrl-C, which ends it with exit code 0.
     """
     if new_login is not None:
-        _print_login(new_login)
+        from mergepoint.apps.chainlit.security import login_line
+
+        put(login_line(new_login, _new_password()))
         return
     from mergepoint.apps.chainlit.web_server import UiSettings, check_extra, serve
     from mergepoint.apps.cli.chat_loop import new_setup
@@ -214,12 +214,6 @@ def _turns(target: str, setup: ChatSetup) -> TurnRunner:
         budget=setup.budget,
         prices=setup.prices,
     )
-
-
-def _print_login(name: str) -> None:
-    from mergepoint.apps.chainlit.security import login_line
-
-    put(login_line(name, _new_password()))
 
 
 def _new_password() -> str:

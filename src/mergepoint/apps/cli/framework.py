@@ -16,7 +16,7 @@ import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, Protocol, get_args, get_origin, get_type_hints
 
@@ -94,6 +94,10 @@ class Option:
             rich_help_panel=self.panel,
         )
 
+    def to_field(self, *, value: Any) -> Any:
+        """Return the option as the field of a dataclass, whose default is the value."""
+        return field(default=value, metadata={"option": self})
+
     def words(self, value: Any) -> Iterator[str]:
         """Yield a value as the words of a command line."""
         name = next(name for name in self.names if name.startswith("--"))
@@ -112,6 +116,14 @@ def option(*names: str, help: str, **more: Any) -> Option:  # noqa: A002  (typer
     return Option(names=names, help=help, **more)
 
 
+def setting(*names: str, value: Any, help: str, **more: Any) -> Any:  # noqa: A002
+    """Return an option as the field of a dataclass, whose default is the value."""
+    return option(*names, help=help, **more).to_field(value=value)
+
+
+TRACEBACK = option("--traceback", help="Show the whole Python traceback of an error.")
+
+
 @dataclass(frozen=True, slots=True)
 class OnlySet:
     """Marks a parameter that takes the options of a dataclass which were set, by name.
@@ -125,13 +137,9 @@ class OnlySet:
 @cache
 def declared(kind: type[OptionGroup]) -> tuple[tuple[Field[Any], Any, Option], ...]:
     """Return the fields of a dataclass that are options, each with its type and `Option`."""
-    hints = get_type_hints(kind, include_extras=True)
-    found = []
-    for one in fields(kind):
-        annotated = get_args(hints[one.name])
-        if get_origin(hints[one.name]) is Annotated and isinstance(annotated[1], Option):
-            found.append((one, annotated[0], annotated[1]))
-    return tuple(found)
+    hints = get_type_hints(kind)
+    options = [one for one in fields(kind) if "option" in one.metadata]
+    return tuple((one, hints[one.name], one.metadata["option"]) for one in options)
 
 
 def is_unset(value: Any) -> bool:
@@ -223,15 +231,21 @@ def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def call(**values: Any) -> Any:
-        values.pop(_HELP_ALL.name, None)
+        for option in added:
+            values.pop(option.name, None)
         for name, (kind, only_set) in groups.items():
             taken = {one.name: _frozen(values.pop(one.name)) for one, _, _ in declared(kind)}
             given = {key: value for key, value in taken.items() if not is_unset(value)}
             values[name] = given if only_set else kind(**taken)
         return command(**values)
 
+    # Errors are reported outside the command, so that only few need the option themselves.
+    added = (
+        [] if "traceback" in hints else [_parameter("traceback", bool, TRACEBACK, default=False)]
+    )
     if any(_panel_of(one) not in ("", COMMON) for one in shown):
-        shown.append(_HELP_ALL)
+        added.append(_HELP_ALL)
+    shown += added
     # A signature must have its positional parameters first; the sort keeps the order otherwise.
     shown.sort(key=lambda one: one.kind == inspect.Parameter.KEYWORD_ONLY)
     # typer reads both: the signature for the parameters, the annotations for their types.

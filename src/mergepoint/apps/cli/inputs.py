@@ -198,18 +198,22 @@ def items_again(given: Any) -> list[Any]:
     return [_item(json.dumps(one), said) if isinstance(one, Mapping) else one for one in found]
 
 
+def tell_masked(options: Sequence[str], note: str = "") -> None:
+    """Report that inputs look like keys, and the options by which a resume needs them again."""
+    if options:
+        tell(
+            "The inputs contain something that looks like a key. It is sent to the model, and is "
+            f"masked in the journal. A resume needs it again: {' '.join(options)}{note}.",
+            style="yellow",
+        )
+
+
 def tell_masked_items(items: Any, knobs: Mapping[str, Any]) -> None:
     """Report which items and parameters look like keys, and are masked in the journal."""
     listed = items if isinstance(items, list | tuple) else []
     masked = masked_inputs({"items": [on_wire(one) for one in listed], **knobs})
     options = [f"--input {name}={'TEXT' if name == 'items' else 'VALUE'}" for name in masked]
-    if options:
-        tell(
-            "The inputs contain something that looks like a key. It is sent to the model, and is "
-            f"masked in the journal. A resume needs it again: {' '.join(options)} (several items "
-            "as a JSON list).",
-            style="yellow",
-        )
+    tell_masked(options, " (several items as a JSON list)")
 
 
 def example_items(recipe: Recipe) -> list[str]:
@@ -426,7 +430,9 @@ def _side_by_side(tree: Node) -> tuple[Node, str]:
     found: list[str] = []
     refused: list[str] = []
     for path, block in _blocks(tree):
-        if block.parallel or not _is_wide(block):
+        if block.parallel or not (
+            len(block.nodes) > 1 and all(child.merge == "none" for child in block.nodes)
+        ):
             continue
         if problem := _dependence(tree, path, block):
             refused.append(f"{path}: {problem}")
@@ -448,10 +454,6 @@ def _blocks(tree: Node) -> Iterator[tuple[str, Block]]:
     return ((path, node) for path, node in walk(tree) if isinstance(node, Block))
 
 
-def _is_wide(block: Block) -> bool:
-    return len(block.nodes) > 1 and all(child.merge == "none" for child in block.nodes)
-
-
 def _dependence(tree: Node, path: str, block: Block) -> str | None:
     """Return why the children depend on each other, None if they are independent."""
     faults = check(with_overrides(tree, {path: {"parallel": True}}))
@@ -460,7 +462,7 @@ def _dependence(tree: Node, path: str, block: Block) -> str | None:
     for fault in faults:
         if str(fault) not in known:
             return str(fault)
-    if not _captures(block):
+    if not any(node.capture_key for child in block.nodes[:-1] for _, node in walk(child)):
         return None
     # The first child has no earlier sibling whose output it could read.
     for at, child in children(block, path)[1:]:
@@ -468,8 +470,3 @@ def _dependence(tree: Node, path: str, block: Block) -> str | None:
             if isinstance(node, Step) and node.reads is None:
                 return f"{step_path}: its prompt is a function without declared inputs (reads=)"
     return None
-
-
-def _captures(block: Block) -> bool:
-    # The last child has no later sibling that could read its output.
-    return any(node.capture_key for child in block.nodes[:-1] for _, node in walk(child))

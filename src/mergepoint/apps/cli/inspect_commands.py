@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from mergepoint.apps.cli.framework import option
-from mergepoint.apps.cli.options import Blocks, Json, TargetArgument, Traceback, complete_workflows
+from mergepoint.apps.cli.options import Blocks, Json, TargetArgument, complete_workflows
 from mergepoint.apps.cli.output import WRONG, CommandError, count, put, put_json, tell
 from mergepoint.core.errors import MergepointError
 from mergepoint.tree.load import about, graph_file, graph_names, recipe_graphs
@@ -26,7 +26,7 @@ LIST_EXAMPLES = (
 )
 
 
-def list_workflows(*, json: Json = False, traceback: Traceback = False) -> None:
+def list_workflows(*, json: Json = False) -> None:
     """List the bundled trees and recipes, with their calls and inputs."""
     found = [*_trees(), *_recipes()]
     if json:
@@ -159,7 +159,6 @@ def check(
     *,
     blocks: Blocks = (),
     json: Json = False,
-    traceback: Traceback = False,
 ) -> None:
     """Report all problems of trees and recipes, with file and line. Nothing is run.
 
@@ -202,7 +201,7 @@ def _size(target: str) -> str:
     return f"tree, {count(sum(1 for _ in walk(found.tree)), 'node')}"
 
 
-def schema(*, blocks: Blocks = (), traceback: Traceback = False) -> None:
+def schema(*, blocks: Blocks = ()) -> None:
     """Print the JSON Schema of recipe files, with the parameters of every block.
 
     Editors complete and check recipe files with it.
@@ -252,7 +251,6 @@ def graph(
     ] = False,
     dark: Annotated[bool, option("--dark", help="Use dark colors (SVG).")] = False,
     blocks: Blocks = (),
-    traceback: Traceback = False,
 ) -> None:
     """Draw a tree with its merge points, or a recipe. Nothing is run."""
     from mergepoint.apps.cli.inputs import load_blocks

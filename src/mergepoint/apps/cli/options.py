@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from mergepoint.apps.cli.framework import AGENT, MODEL, RECIPE, SAVING, TREE, option
+from mergepoint.apps.cli.framework import AGENT, MODEL, RECIPE, SAVING, TREE, option, setting
 from mergepoint.apps.cli.run_store import (
     JOURNAL,
     LAST,
@@ -141,42 +141,36 @@ SessionArgument = Annotated[
 ]
 
 
-Json = Annotated[bool, option("--json", help="Print JSON to stdout, also for errors.")]
-Quiet = Annotated[bool, option("--quiet", "-q", help="Print only the result and errors.")]
-Traceback = Annotated[
-    bool, option("--traceback", help="Show the whole Python traceback of an error.")
-]
+_JSON = option("--json", help="Print JSON to stdout, also for errors.")
+_QUIET = option("--quiet", "-q", help="Print only the result and errors.")
+Json = Annotated[bool, _JSON]
+Quiet = Annotated[bool, _QUIET]
 Yes = Annotated[bool, option("--yes", "-y", help="Don't ask for confirmation.")]
-Blocks = Annotated[
-    tuple[str, ...],
-    option(
-        "--blocks",
-        metavar="FILE",
-        help="Python file with your own blocks (@block).",
-        only="recipe",
-        panel=RECIPE,
-    ),
-]
-Knobs = Annotated[
-    tuple[str, ...],
-    option(
-        "--knob",
-        "-k",
-        metavar="NAME=VALUE",
-        help="Set a recipe parameter. VALUE is parsed as JSON if possible.",
-        only="recipe",
-        panel=RECIPE,
-    ),
-]
+_BLOCKS = option(
+    "--blocks",
+    metavar="FILE",
+    help="Python file with your own blocks (@block).",
+    only="recipe",
+    panel=RECIPE,
+)
+Blocks = Annotated[tuple[str, ...], _BLOCKS]
+_KNOBS = option(
+    "--knob",
+    "-k",
+    metavar="NAME=VALUE",
+    help="Set a recipe parameter. VALUE is parsed as JSON if possible.",
+    only="recipe",
+    panel=RECIPE,
+)
+Knobs = Annotated[tuple[str, ...], _KNOBS]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputOptions:
     """The way in which results and errors are written."""
 
-    json: Json = False
-    quiet: Quiet = False
-    traceback: Traceback = False
+    json: bool = _JSON.to_field(value=False)
+    quiet: bool = _QUIET.to_field(value=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,317 +178,263 @@ class StoreOptions:
     """The place where runs are stored."""
 
     # None instead of the folder: --out overrides the variable only if it is set.
-    out: Annotated[
-        Path | None,
-        option("--out", metavar="DIR", help="Folder of runs.", default=RUNS, panel=SAVING),
-    ] = None
-    store: Annotated[
-        str | None,
-        option(
-            "--store",
-            metavar="URL",
-            help="Database of runs, such as sqlite:///runs.db or postgresql://user@host/db.",
-            default="the variable MERGEPOINT_STORE, if set",
-            panel=SAVING,
-        ),
-    ] = None
+    out: Path | None = setting(  # noqa: RUF009  (it is a field)
+        "--out", value=None, metavar="DIR", help="Folder of runs.", default=RUNS, panel=SAVING
+    )
+    store: str | None = setting(
+        "--store",
+        value=None,
+        metavar="URL",
+        help="Database of runs, such as sqlite:///runs.db or postgresql://user@host/db.",
+        default="the variable MERGEPOINT_STORE, if set",
+        panel=SAVING,
+    )
 
     def open(self) -> RunStore:
         """Return the runs in the folder or database. Raises CommandError for both at once."""
         return RunStore.at(self.out, self.store)
 
 
-Sessions = Annotated[
-    str,
-    option(
-        "--sessions",
-        metavar="DIR|URL",
-        help="Folder or database URL of the sessions.",
-        stated=True,
-        panel=SAVING,
-    ),
-]
+_SESSIONS = option(
+    "--sessions",
+    metavar="DIR|URL",
+    help="Folder or database URL of the sessions.",
+    stated=True,
+    panel=SAVING,
+)
+Sessions = Annotated[str, _SESSIONS]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
     """The model to call, and its settings."""
 
-    model: Annotated[
-        str,
-        option(
-            "--model",
-            metavar="PROVIDER:NAME",
-            help="Model to call, for example openai:gpt-5-mini or ollama:llama3.2. 'offline' is a "
-            "rule-based stand-in that needs no API key.",
-            stated=True,
-        ),
-    ] = OFFLINE
-    base_url: Annotated[
-        tuple[str, ...],
-        option(
-            "--base-url",
-            metavar="[PROVIDER:NAME=]URL",
-            help="Base URL of a server with the provider's API, for example "
-            "http://localhost:11434. With a name or glob, only for models that match.",
-            stated=True,
-            panel=MODEL,
-        ),
-    ] = ()
-    temperature: Annotated[
-        float | None,
-        option(
-            "--temperature",
-            metavar="T",
-            help="Sampling temperature of calls that don't set their own.",
-            stated=True,
-            panel=MODEL,
-        ),
-    ] = None
-    max_tokens: Annotated[
-        int | None,
-        option(
-            "--max-tokens",
-            metavar="N",
-            min=1,
-            help="Maximum tokens per answer, for calls that don't set their own.",
-            stated=True,
-            panel=MODEL,
-        ),
-    ] = None
-    timeout: Annotated[
-        float | None,
-        option(
-            "--timeout",
-            metavar="SECONDS",
-            help="Timeout per attempt, for calls that don't set their own.",
-            default="600",
-            stated=True,
-            panel=MODEL,
-        ),
-    ] = None
+    model: str = setting(
+        "--model",
+        value=OFFLINE,
+        metavar="PROVIDER:NAME",
+        help="Model to call, for example openai:gpt-5-mini or ollama:llama3.2. 'offline' is a "
+        "rule-based stand-in that needs no API key.",
+        stated=True,
+    )
+    base_url: tuple[str, ...] = setting(
+        "--base-url",
+        value=(),
+        metavar="[PROVIDER:NAME=]URL",
+        help="Base URL of a server with the provider's API, for example "
+        "http://localhost:11434. With a name or glob, only for models that match.",
+        stated=True,
+        panel=MODEL,
+    )
+    temperature: float | None = setting(
+        "--temperature",
+        value=None,
+        metavar="T",
+        help="Sampling temperature of calls that don't set their own.",
+        stated=True,
+        panel=MODEL,
+    )
+    max_tokens: int | None = setting(
+        "--max-tokens",
+        value=None,
+        metavar="N",
+        min=1,
+        help="Maximum tokens per answer, for calls that don't set their own.",
+        stated=True,
+        panel=MODEL,
+    )
+    timeout: float | None = setting(
+        "--timeout",
+        value=None,
+        metavar="SECONDS",
+        help="Timeout per attempt, for calls that don't set their own.",
+        default="600",
+        stated=True,
+        panel=MODEL,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetOptions:
     """Limits of a run, and the prices they are computed with."""
 
-    budget: Annotated[
-        tuple[str, ...],
-        option(
-            "--budget",
-            metavar="KIND=LIMIT",
-            help="Limit for the run: usd=0.50, tokens=100000, calls=100, or seconds=60. With "
-            "on_exhausted=keep, calls that exceed it are skipped.",
-            stated=True,
-        ),
-    ] = ()
-    price: Annotated[
-        tuple[str, ...],
-        option(
-            "--price",
-            metavar="PROVIDER:NAME=IN,OUT",
-            help="Price per million input (IN) and output (OUT) tokens in USD. Overrides the "
-            "built-in price. PROVIDER:NAME can be a glob.",
-            stated=True,
-            panel=MODEL,
-        ),
-    ] = ()
+    budget: tuple[str, ...] = setting(
+        "--budget",
+        value=(),
+        metavar="KIND=LIMIT",
+        help="Limit for the run: usd=0.50, tokens=100000, calls=100, or seconds=60. With "
+        "on_exhausted=keep, calls that exceed it are skipped.",
+        stated=True,
+    )
+    price: tuple[str, ...] = setting(
+        "--price",
+        value=(),
+        metavar="PROVIDER:NAME=IN,OUT",
+        help="Price per million input (IN) and output (OUT) tokens in USD. Overrides the "
+        "built-in price. PROVIDER:NAME can be a glob.",
+        stated=True,
+        panel=MODEL,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedOptions(BudgetOptions, ModelOptions):
     """The options that are recorded with a run, so that `mergepoint resume` can reuse them."""
 
-    set: Annotated[
-        tuple[str, ...],
-        option(
-            "--set",
-            metavar="PATH:FIELD=VALUE",
-            help="Override a field of every node that PATH matches. VALUE is parsed as JSON if "
-            "possible; prompts can use {{ key }}.",
-            only="tree",
-            panel=TREE,
-        ),
-    ] = ()
-    without: Annotated[
-        tuple[str, ...],
-        option(
-            "--without",
-            metavar="PATH",
-            help="Remove every node that PATH matches.",
-            only="tree",
-            panel=TREE,
-        ),
-    ] = ()
-    parallel: Annotated[
-        bool | None,
-        option(
-            "--parallel/--sequential",
-            help="Run independent children in parallel, or run everything sequentially.",
-            default="as declared in the tree",
-            only="tree",
-            panel=TREE,
-        ),
-    ] = None
-    max_concurrency: Annotated[
-        int | None,
-        option(
-            "--max-concurrency",
-            metavar="N",
-            min=1,
-            help="Maximum number of concurrent calls in a parallel block.",
-            only="tree",
-            panel=TREE,
-        ),
-    ] = None
-    form: Annotated[
-        Literal["subgraphs", "fused"],
-        option(
-            "--form",
-            help="LangGraph form: a subgraph per block, or one node. Same results.",
-            only="tree",
-            panel=TREE,
-        ),
-    ] = "subgraphs"
-    view: Annotated[
-        Literal["as_is", "alternate"] | None,
-        option(
-            "--view",
-            help="Send messages unchanged, or merge them so that roles alternate.",
-            default="as the provider requires",
-            only="tree",
-            panel=TREE,
-        ),
-    ] = None
-    blocks: Blocks = ()
-    wanted: Annotated[
-        int | None,
-        option(
-            "--wanted",
-            "-n",
-            metavar="N",
-            min=1,
-            help="Stop after N results.",
-            only="recipe",
-            panel=RECIPE,
-        ),
-    ] = None
-    method: Annotated[
-        Literal["json_schema", "function_calling", "json_mode", "prompt"] | None,
-        option(
-            "--method",
-            help="Way to request structured output; 'prompt' works with every server.",
-            default="the provider's",
-            only="recipe",
-            panel=RECIPE,
-        ),
-    ] = None
+    set: tuple[str, ...] = setting(
+        "--set",
+        value=(),
+        metavar="PATH:FIELD=VALUE",
+        help="Override a field of every node that PATH matches. VALUE is parsed as JSON if "
+        "possible; prompts can use {{ key }}.",
+        only="tree",
+        panel=TREE,
+    )
+    without: tuple[str, ...] = setting(
+        "--without",
+        value=(),
+        metavar="PATH",
+        help="Remove every node that PATH matches.",
+        only="tree",
+        panel=TREE,
+    )
+    parallel: bool | None = setting(
+        "--parallel/--sequential",
+        value=None,
+        help="Run independent children in parallel, or run everything sequentially.",
+        default="as declared in the tree",
+        only="tree",
+        panel=TREE,
+    )
+    max_concurrency: int | None = setting(
+        "--max-concurrency",
+        value=None,
+        metavar="N",
+        min=1,
+        help="Maximum number of concurrent calls in a parallel block.",
+        only="tree",
+        panel=TREE,
+    )
+    form: Literal["subgraphs", "fused"] = setting(
+        "--form",
+        value="subgraphs",
+        help="LangGraph form: a subgraph per block, or one node. Same results.",
+        only="tree",
+        panel=TREE,
+    )
+    view: Literal["as_is", "alternate"] | None = setting(
+        "--view",
+        value=None,
+        help="Send messages unchanged, or merge them so that roles alternate.",
+        default="as the provider requires",
+        only="tree",
+        panel=TREE,
+    )
+    blocks: tuple[str, ...] = _BLOCKS.to_field(value=())
+    wanted: int | None = setting(
+        "--wanted",
+        "-n",
+        value=None,
+        metavar="N",
+        min=1,
+        help="Stop after N results.",
+        only="recipe",
+        panel=RECIPE,
+    )
+    method: Literal["json_schema", "function_calling", "json_mode", "prompt"] | None = setting(
+        "--method",
+        value=None,
+        help="Way to request structured output; 'prompt' works with every server.",
+        default="the provider's",
+        only="recipe",
+        panel=RECIPE,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class InputOptions:
     """The inputs of a run; they are recorded in its journal."""
 
-    input: Annotated[
-        tuple[str, ...],
-        option(
-            "--input",
-            "-i",
-            metavar="KEY=VALUE",
-            help="Input as text; KEY=@FILE reads a file, KEY=@- reads stdin.",
-        ),
-    ] = ()
-    input_file: Annotated[
-        tuple[Path, ...],
-        option(
-            "--input-file",
-            metavar="FILE",
-            help="YAML or JSON file with inputs ('-' for stdin). --input overrides it.",
-        ),
-    ] = ()
-    message: Annotated[
-        tuple[str, ...],
-        option(
-            "--message",
-            "-m",
-            metavar="TEXT",
-            help="User message that opens the conversation.",
-            only="tree",
-            panel=TREE,
-        ),
-    ] = ()
-    answer: Annotated[
-        tuple[str, ...],
-        option(
-            "--answer",
-            metavar="PATH=DECISION",
-            help="Decision for the gate at PATH: approve, reject, or a JSON object.",
-            default="ask on a terminal; otherwise stop with exit code 4",
-            only="tree",
-            panel=TREE,
-        ),
-    ] = ()
+    input: tuple[str, ...] = setting(
+        "--input",
+        "-i",
+        value=(),
+        metavar="KEY=VALUE",
+        help="Input as text; KEY=@FILE reads a file, KEY=@- reads stdin.",
+    )
+    input_file: tuple[Path, ...] = setting(
+        "--input-file",
+        value=(),
+        metavar="FILE",
+        help="YAML or JSON file with inputs ('-' for stdin). --input overrides it.",
+    )
+    message: tuple[str, ...] = setting(
+        "--message",
+        "-m",
+        value=(),
+        metavar="TEXT",
+        help="User message that opens the conversation.",
+        only="tree",
+        panel=TREE,
+    )
+    answer: tuple[str, ...] = setting(
+        "--answer",
+        value=(),
+        metavar="PATH=DECISION",
+        help="Decision for the gate at PATH: approve, reject, or a JSON object.",
+        default="ask on a terminal; otherwise stop with exit code 4",
+        only="tree",
+        panel=TREE,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewRunOptions:
     """The options of a run that can only be set when it starts."""
 
-    items: Annotated[
-        tuple[str, ...],
-        option(
-            "--items",
-            metavar="FILE",
-            help="Read items from FILE ('-' for stdin), one per line: text, or a JSON object with "
-            "content and props.",
-            only="recipe",
-            panel=RECIPE,
-        ),
-    ] = ()
-    knob: Knobs = ()
-    why: Annotated[
-        tuple[str, str] | None,
-        option(
-            "--why",
-            metavar="ID PROP",
-            help="Show which stage set PROP on the result ID ('*' for all results).",
-            only="recipe",
-            panel=RECIPE,
-        ),
-    ] = None
-    seed: Annotated[
-        int,
-        option("--seed", metavar="N", help="Seed for random numbers in prompts.", panel=MODEL),
-    ] = 0
-    run_id: Annotated[
-        str | None,
-        option(
-            "--run-id",
-            metavar="ID",
-            help="ID of the new run.",
-            default="the time and a random suffix",
-            panel=SAVING,
-        ),
-    ] = None
-    reuse: Annotated[
-        str | None,
-        option(
-            "--reuse",
-            metavar="RUN",
-            help="Start a new run, and reuse RUN's answers to identical requests.",
-            panel=SAVING,
-        ),
-    ] = None
-    replay: Annotated[
-        str | None,
-        option(
-            "--replay",
-            metavar="RUN",
-            help="Replay RUN without calling a model. Fails if an answer isn't recorded.",
-            panel=SAVING,
-        ),
-    ] = None
+    items: tuple[str, ...] = setting(
+        "--items",
+        value=(),
+        metavar="FILE",
+        help="Read items from FILE ('-' for stdin), one per line: text, or a JSON object with "
+        "content and props.",
+        only="recipe",
+        panel=RECIPE,
+    )
+    knob: tuple[str, ...] = _KNOBS.to_field(value=())
+    why: tuple[str, str] | None = setting(
+        "--why",
+        value=None,
+        metavar="ID PROP",
+        help="Show which stage set PROP on the result ID ('*' for all results).",
+        only="recipe",
+        panel=RECIPE,
+    )
+    seed: int = setting(
+        "--seed", value=0, metavar="N", help="Seed for random numbers in prompts.", panel=MODEL
+    )
+    run_id: str | None = setting(
+        "--run-id",
+        value=None,
+        metavar="ID",
+        help="ID of the new run.",
+        default="the time and a random suffix",
+        panel=SAVING,
+    )
+    reuse: str | None = setting(
+        "--reuse",
+        value=None,
+        metavar="RUN",
+        help="Start a new run, and reuse RUN's answers to identical requests.",
+        panel=SAVING,
+    )
+    replay: str | None = setting(
+        "--replay",
+        value=None,
+        metavar="RUN",
+        help="Replay RUN without calling a model. Fails if an answer isn't recorded.",
+        panel=SAVING,
+    )
 
 
 Approval = Literal["everything", "plans", "programs", "nothing"]
@@ -505,38 +445,33 @@ Runner = Literal["bubblewrap", "monty", "unsafe_subprocess"]
 class AgentOptions:
     """The options of the agent, for the terminal and the browser."""
 
-    skills: Annotated[
-        tuple[Path, ...],
-        option(
-            "--skills",
-            metavar="DIR",
-            help="Folder of skills.",
-            default="the bundled skills",
-            stated=True,
-            panel=AGENT,
-        ),
-    ] = ()
-    file: Annotated[
-        tuple[Path, ...],
-        option("--file", metavar="FILE", help="File that programs may read.", stated=True),
-    ] = ()
-    ask: Annotated[
-        Approval, option("--ask", help="Actions that need your approval.", stated=True)
-    ] = "everything"
-    runner: Annotated[
-        Runner | None,
-        option(
-            "--runner",
-            help="Sandbox that runs programs. 'unsafe_subprocess' provides no isolation.",
-            default="the first isolated runner that works here",
-            stated=True,
-            panel=AGENT,
-        ),
-    ] = None
+    skills: tuple[Path, ...] = setting(
+        "--skills",
+        value=(),
+        metavar="DIR",
+        help="Folder of skills.",
+        default="the bundled skills",
+        stated=True,
+        panel=AGENT,
+    )
+    file: tuple[Path, ...] = setting(
+        "--file", value=(), metavar="FILE", help="File that programs may read.", stated=True
+    )
+    ask: Approval = setting(  # noqa: RUF009
+        "--ask", value="everything", help="Actions that need your approval.", stated=True
+    )
+    runner: Runner | None = setting(  # noqa: RUF009
+        "--runner",
+        value=None,
+        help="Sandbox that runs programs. 'unsafe_subprocess' provides no isolation.",
+        default="the first isolated runner that works here",
+        stated=True,
+        panel=AGENT,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChatOptions(BudgetOptions, ModelOptions, AgentOptions):
     """The options of a chat; those that differ are part of the command that resumes it."""
 
-    sessions: Sessions = SESSIONS
+    sessions: str = _SESSIONS.to_field(value=SESSIONS)

@@ -202,7 +202,6 @@ class _Execution:
             raise typer.Exit(FAILED)
 
     def _options(self, watch: Watch, settings: ModelSettings) -> RecipeOptions:
-        """Return the options of the run."""
         job, now = self.job, self.job.invocation
         options: RecipeOptions = {
             "run_id": job.run.run_id,
@@ -246,7 +245,8 @@ class _Execution:
         items = len(run.items) if isinstance(run.items, list | tuple) else None
         formula = run.setup.planned.recipe.calls or "the calls of its stages"
         each = "" if items is None else f" for each of {count(items, 'item')}"
-        most = calls_at_most(run)
+        limit = run.setup.budget.calls if run.setup.budget is not None else None
+        most = run.setup.planned.rails.calls if limit is None else limit
         names = ", ".join(with_address(name, run.setup.settings) for name in models)
         calls = f"{run.setup.planned.recipe.name} calls {names}: {formula}{each}"
         calls += "" if most is None else f", {most:,} at most"
@@ -364,13 +364,6 @@ def real_models(run: RecipeRun) -> list[str]:
             and not isinstance(run.setup.models[stage.stage_id], OfflineModel)
         )
     )
-
-
-def calls_at_most(run: RecipeRun) -> int | None:
-    """Return the maximum number of calls by the run's limits, None without such a limit."""
-    budget = run.setup.budget
-    calls = None if budget is None else budget.calls
-    return run.setup.planned.rails.calls if calls is None else calls
 
 
 def funnel(stages: Sequence[StageCount]) -> Iterator[tuple[str, str]]:

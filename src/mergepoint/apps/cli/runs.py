@@ -14,7 +14,6 @@ from mergepoint.apps.cli.options import (
     JournalArgument,
     Json,
     StoreOptions,
-    Traceback,
     Yes,
     complete_journals,
 )
@@ -85,7 +84,6 @@ def list_runs(
     ] = None,
     stored: StoreOptions,
     json: Json = False,
-    traceback: Traceback = False,
 ) -> None:
     """List the runs, newest first: input, result, calls, cost and time.
 
@@ -167,7 +165,6 @@ def _facts(run: RunState | Unreadable) -> dict[str, Any]:
 
 
 def _row(run: RunState | Unreadable) -> Row:
-    """Return the cells of a run."""
     if not isinstance(run, RunState):
         return (run.run.run_id, "", "damaged", *[""] * (len(_HEAD) - 3))
     first, *others = [*run.models, ""]
@@ -230,7 +227,6 @@ def tail(
     ] = 10,
     stored: StoreOptions,
     json: Json = False,
-    traceback: Traceback = False,
 ) -> None:
     """Show the records of a run in the order of writing, one line per record.
 
@@ -364,7 +360,6 @@ def check(
     all_: Annotated[bool, option("--all", help="Check all runs.")] = False,
     stored: StoreOptions,
     json: Json = False,
-    traceback: Traceback = False,
 ) -> None:
     """Report all problems in the files of runs, with file and line.
 
@@ -426,7 +421,6 @@ def repair(
     yes: Yes = False,
     stored: StoreOptions,
     json: Json = False,
-    traceback: Traceback = False,
 ) -> None:
     """Cut a damaged journal at its first bad line, and rewrite a transcript.json that differs.
 
@@ -519,7 +513,6 @@ def export(
         Path, option("--to", metavar="FILE", help="File to write, or '-' for stdout.")
     ] = _STDOUT,
     stored: StoreOptions,
-    traceback: Traceback = False,
 ) -> None:
     """Write the transcript of a run's journal as JSON, also of a run that was killed.
 

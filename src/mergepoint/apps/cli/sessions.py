@@ -14,7 +14,6 @@ from mergepoint.apps.cli.options import (
     Json,
     SessionArgument,
     Sessions,
-    Traceback,
     Yes,
     complete_sessions,
 )
@@ -87,7 +86,6 @@ def list_sessions(
     *,
     sessions: Sessions = SESSIONS,
     json: Json = False,
-    traceback: Traceback = False,
 ) -> None:
     """List the sessions, most recent first."""
     briefs = open_sessions(sessions).sessions()
@@ -122,7 +120,6 @@ def show(
     ] = False,
     sessions: Sessions = SESSIONS,
     json: Json = False,
-    traceback: Traceback = False,
 ) -> None:
     """Show the conversation of a session, and with --steps the work on each answer."""
     place = open_sessions(sessions)
@@ -192,7 +189,6 @@ def export(
         Path | None, option("--to", metavar="FILE", help="New file to write.", default="stdout")
     ] = None,
     sessions: Sessions = SESSIONS,
-    traceback: Traceback = False,
 ) -> None:
     """Write a whole session as YAML, in the documented schema."""
     place = open_sessions(sessions)
@@ -220,7 +216,6 @@ def check(
     every: Annotated[bool, option("--all", help="Check all sessions.")] = False,
     sessions: Sessions = SESSIONS,
     json: Json = False,
-    traceback: Traceback = False,
 ) -> None:
     """Report all problems in sessions, with their lines.
 
@@ -258,7 +253,6 @@ def repair(
     yes: Yes = False,
     sessions: Sessions = SESSIONS,
     json: Json = False,
-    traceback: Traceback = False,
 ) -> None:
     """Rewrite a session without its unreadable lines, and rewrite its snapshot.
 

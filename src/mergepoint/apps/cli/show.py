@@ -19,7 +19,6 @@ from mergepoint.apps.cli.options import (
     Json,
     Knobs,
     StoreOptions,
-    Traceback,
     complete_paths,
     complete_shown,
 )
@@ -85,7 +84,6 @@ def show(
     blocks: Blocks = (),
     stored: StoreOptions,
     json: Json = False,
-    traceback: Traceback = False,
 ) -> None:
     """Show the progress of a run, one of its calls, or the parts of a workflow.
 

@@ -55,8 +55,6 @@ from mergepoint.engine.context import RunContext
 from mergepoint.engine.run_constants import new_run_id
 from mergepoint.engine.run_tree import run_generation
 from mergepoint.journal.call_records import CallRecord
-from mergepoint.journal.redact import mask
-from mergepoint.journal.stores import masked_inputs
 from mergepoint.journal.transcript import Transcript
 from mergepoint.models.identity import ChatModel, identity
 from mergepoint.models.pricing import Price
@@ -187,19 +185,6 @@ def can_make_fewer_calls(tree: Node) -> bool:
     return any(
         isinstance(node, Loop) or (isinstance(node, Step) and node.tools) for _, node in walk(tree)
     )
-
-
-def tell_masked(inputs: Mapping[str, Any], messages: Sequence[str]) -> None:
-    """Report which inputs look like keys, and are masked in the journal."""
-    options = [f"--input {name}=VALUE" for name in masked_inputs(inputs)]
-    if any(mask(text) != text for text in messages):
-        options.append("--message TEXT")
-    if options:
-        tell(
-            "The inputs contain something that looks like a key. It is sent to the model, and is "
-            f"masked in the journal. A resume needs it again: {' '.join(options)}.",
-            style="yellow",
-        )
 
 
 def announce(calls: Counter[str], *, most: bool, yes: bool, quiet: bool, recorded: int = 0) -> None:
