@@ -64,7 +64,7 @@ class TabView:
         await self._in_context(lambda emitter: emitter.send_toast(text, "info"))
 
     async def _in_context(self, work: Callable[[Any], Awaitable[Any]]) -> None:
-        """Do what `work` does with the tab's emitter, in its Chainlit context and in order."""
+        """Call `work` with the tab's emitter, in its Chainlit context and in order."""
 
         async def run() -> None:
             await work(cl.context.emitter)

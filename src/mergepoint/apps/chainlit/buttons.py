@@ -92,7 +92,11 @@ def decision_for(pending: Pending, text: str) -> Any:
     if text.strip() == editor_of(pending).text.strip():
         return "approve"
     if pending.plan is not None and pending.asks == "plan":
-        return {"decision": "edit", "text": _yaml_to_json(text)}
+        try:
+            plan = load(text, source="the plan").value
+            return {"decision": "edit", "text": json.dumps(plan, ensure_ascii=False)}
+        except (YamlError, TypeError, ValueError) as error:
+            raise StepError(str(error)) from error
     if pending.asks == "code" or _pending_text(pending) is not None:
         return {"decision": "edit", "text": text}
     try:
@@ -111,10 +115,3 @@ def _pending_text(pending: Pending) -> str | None:
         return None
     value = question.kept.outputs[question.capture_key]
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
-
-
-def _yaml_to_json(text: str) -> str:
-    try:
-        return json.dumps(load(text, source="the plan").value, ensure_ascii=False)
-    except (YamlError, TypeError, ValueError) as error:
-        raise StepError(str(error)) from error

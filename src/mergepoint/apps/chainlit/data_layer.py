@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -448,16 +448,18 @@ class FileDataLayer(BaseDataLayer):  # type: ignore[misc,unused-ignore]
     async def get_favorite_steps(self, user_id: str) -> list[StepDict]:
         """Return the steps that a user marked, newest first."""
         owner = self._users.identifier(user_id)
-        found = [step for thread in self._ids() for step in self._favorites(thread, owner)]
+        found: list[StepDict] = []
+        for thread in self._ids():
+            rows = self.threads.rows(thread)
+            marked = {
+                key
+                for key, one in rows.steps.items()
+                if (one.get("metadata") or {}).get("favorite")
+            }
+            if marked and self._owner(rows) == owner:
+                steps = steps_of(self.threads, thread, rows)
+                found += [one for one in steps if one["id"] in marked]
         return sorted(found, key=lambda one: parse_timestamp(one.get("createdAt")), reverse=True)
-
-    def _favorites(self, thread: str, owner: str | None) -> Iterator[StepDict]:
-        rows = self.threads.rows(thread)
-        marked = {
-            key for key, one in rows.steps.items() if (one.get("metadata") or {}).get("favorite")
-        }
-        if marked and self._owner(rows) == owner:
-            yield from (one for one in steps_of(self.threads, thread, rows) if one["id"] in marked)
 
     async def _store_step(self, step: StepDict, *, fills: bool) -> None:
         row = step_row(step, fills=fills)

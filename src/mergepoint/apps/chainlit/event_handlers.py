@@ -68,7 +68,6 @@ def install(
 
 
 async def _local_user(headers: object) -> cl.User:
-    """Return the only user of a local server."""
     return cl.User(identifier=LOCAL, display_name="You")
 
 

@@ -195,7 +195,9 @@ class RequestGuard:
         """Forward a request, or refuse it."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
-        elif self._is_allowed(scope) and _is_login(scope):
+        elif self._is_allowed(scope) and (
+            scope["type"] == "http" and scope["method"] == "POST" and scope.get("path") == "/login"
+        ):
             await self._login(scope, receive, _with_headers(send))
         elif self._is_allowed(scope):
             await self._app(scope, receive, _with_headers(send))
@@ -233,10 +235,6 @@ class RequestGuard:
         # origins. Websockets aren't covered by that rule.
         reads = scope["type"] == "http" and scope["method"] in _READS
         return reads or urlsplit(origin).netloc == host
-
-
-def _is_login(scope: Scope) -> bool:
-    return scope["type"] == "http" and scope["method"] == "POST" and scope.get("path") == "/login"
 
 
 async def _answer(send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:

@@ -273,7 +273,8 @@ def _in_progress(data: TurnData) -> Iterator[ShownStep]:
         path = data.places.drafted(one.path) or one.path
         kind = data.places.artifacts.type_at(path)
         # A call whose artifact exists already is shown as that, even if its end isn't known yet.
-        if kind is not None and data.count_at(path) < one.number:
+        made = sum(step.path == path for step in data.steps)
+        if kind is not None and made < one.number:
             entry = f"{data.run_id}/{path}/step-{one.number}"
             shown = _step(
                 data, entry, kind, path, data.places.artifacts.attempt_at(path), one.started
@@ -326,7 +327,16 @@ def gates(data: TurnData) -> Iterator[ShownStep]:
         if step.path in data.human_gates:
             yield _question(data, step.path, _DECISIONS.get(step.decision, ""), step.created_at)
             if step.feedback:
-                yield _feedback_message(data, step)
+                yield ShownStep(
+                    id=data.feedback_id(step),
+                    type="user_message",
+                    name="user",
+                    turn=data.turn,
+                    parent=None,
+                    text=truncated(printable(step.feedback)),
+                    created_at=step.created_at,
+                    ended_at=step.created_at,
+                )
     if data.broken and data.end is not None:
         for path in {*data.human_gates} - {step.path for step in decided}:
             yield _question(data, path, _CANCELLED, data.end.created_at)
@@ -382,16 +392,3 @@ def _about(data: TurnData, path: str) -> list[str]:
         if step.path == path and step.content:
             return [truncated(escape_directives(step.content))]
     return [*data.run_data.subjects.get(path, ())]
-
-
-def _feedback_message(data: TurnData, step: WorkingStep) -> ShownStep:
-    return ShownStep(
-        id=data.feedback_id(step),
-        type="user_message",
-        name="user",
-        turn=data.turn,
-        parent=None,
-        text=truncated(printable(step.feedback)),
-        created_at=step.created_at,
-        ended_at=step.created_at,
-    )

@@ -43,13 +43,13 @@ class LiveTurn:
     """Collects the events of a run, from any thread, as the state of the turn."""
 
     def __init__(self, memory: SessionMemory) -> None:
+        self._loop = asyncio.get_running_loop()
         self.listeners = Listeners(event=self._receive_event, output=self._append)
         self.changed = asyncio.Event()
         self._memory = memory
         self._partial: dict[str, Partial] = {}
         self._stopped: list[Partial] = []
         self._records: Sequence[CallRecord] | None = None
-        self._loop = asyncio.get_running_loop()
 
     def status(self) -> ThreadStatus:
         """Return the current state of the turn."""

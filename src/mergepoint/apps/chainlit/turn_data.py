@@ -343,10 +343,6 @@ class TurnData:
         ]
         return found[-1:]
 
-    def count_at(self, path: str) -> int:
-        """Return the number of artifacts produced at a path."""
-        return sum(one.path == path for one in self.steps)
-
     def _working(self) -> Iterator[WorkingStep]:
         """Yield the working steps, including those of a running turn."""
         stored = set()
