@@ -261,9 +261,13 @@ class _SkillReader:
                 near = nearest(key, FIELDS)
                 problem = f"unknown key {key!r}{near}. Use one of {', '.join(FIELDS)}"
                 self._fault(found.line_of([key]), problem)
+        name, said = self._name(found), found.value.get("description")
+        if not isinstance(said, str) or not said.strip() or "\n" in said.strip():
+            line = found.line_of(["description"])
+            self._fault(line, "description must be one line of text")
         return {
-            "name": self._name(found),
-            "description": self._description(found),
+            "name": name,
+            "description": str(said).strip(),
             "files": self._files(found),
         }
 
@@ -277,13 +281,6 @@ class _SkillReader:
             problem = f"name is {name!r}, its folder {self._folder.resolve().name!r}; rename one"
             self._fault(line, problem)
         return str(name)
-
-    def _description(self, found: YamlDocument) -> str:
-        said = found.value.get("description")
-        if not isinstance(said, str) or not said.strip() or "\n" in said.strip():
-            line = found.line_of(["description"])
-            self._fault(line, "description must be one line of text")
-        return str(said).strip()
 
     def _files(self, found: YamlDocument) -> Mapping[str, Path]:
         given = found.value.get("files", [])
@@ -341,7 +338,6 @@ class _SkillReader:
                 yield _Heading(number, title[1])
 
     def _program(self, text: str, places: list[_Heading]) -> str:
-        """Return the program in the example."""
         line = next(one.line for one in places if one.title == "Example")
         program = _FENCE.search(text)
         if program is None:

@@ -107,10 +107,6 @@ class CodeTools:
             return {**self.skills[plan.skill].files, **self.files}
         return {**self.skills.files, **self.files}
 
-    def tools_for(self, plan: Plan) -> dict[str, Callable[..., Any]]:
-        """Return the functions that a plan's program may call: those of its skill."""
-        return self.skills[plan.skill].functions() if plan.action == "execute_skill" else {}
-
     def job(self, code: str, plan: Plan, asked: list[str]) -> CodeJob:
         """Return a program as a job; its requests for another program are added to `asked`."""
 
@@ -118,7 +114,9 @@ class CodeTools:
             asked.append(str(what))
             return "End here; another program follows."
 
-        tools = {**self.tools_for(plan), GO_ON: go_on}
+        # The functions that it may call are those of its skill.
+        own = self.skills[plan.skill].functions() if plan.action == "execute_skill" else {}
+        tools = {**own, GO_ON: go_on}
         return CodeJob(code=code, files=self.files_for(plan), tools=tools, limits=self.limits)
 
     def found_runner(self) -> CodeRunner:
@@ -271,7 +269,11 @@ class Prompts:
         plan, run = plan_of(context.read("plan")), context.read("run") or {}
         parts = {"plan": _json(plan.model_dump())}
         if plan.action == "execute_skill":
-            parts |= self._skill(plan)
+            skill = self.skills[plan.skill]
+            parts["skill"] = f"{skill.name}: {skill.description}"
+            parts |= {"inputs": skill.inputs, "logic_flow": skill.flow}
+            parts["tools"] = skill.contracts or "none"
+            parts |= {"example": skill.example} if skill.example else {}
         parts["files"] = ", ".join(sorted(self.equipment.files_for(plan))) or "none"
         if run.get("so_far"):
             parts["output_so_far"] = run["so_far"]
@@ -305,16 +307,6 @@ class Prompts:
             for skill in self.skills.values()
         ]
         return "\n".join(lines) or "none"
-
-    def _skill(self, plan: Plan) -> Mapping[str, str]:
-        skill = self.skills[plan.skill]
-        about = {
-            "skill": f"{skill.name}: {skill.description}",
-            "inputs": skill.inputs,
-            "logic_flow": skill.flow,
-            "tools": skill.contracts or "none",
-        }
-        return about | ({"example": skill.example} if skill.example else {})
 
 
 def _failure(run: Mapping[str, Any]) -> str:

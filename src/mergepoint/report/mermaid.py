@@ -68,7 +68,9 @@ class _Chart:
         self._exits: dict[str, list[str]] = {}
         self.edges: list[str] = []
         self._add(drawn, 1)
-        self._add_inputs(drawn)
+        if given := ", ".join(known.name for known in inputs_of(drawn.node)):
+            self._shapes.insert(0, f"  inputs[/{label('inputs', clip(given, 80))}/]")
+            self.edges.insert(0, f"inputs --> {_entry(drawn)}")
 
     def text(self) -> str:
         """Return the flowchart."""
@@ -132,12 +134,6 @@ class _Chart:
                 first, again = _entry(block.parts[0]), label(f"again {block.turns}")
                 self.edges.append(f"{_exit(last)} {_arrow(last)}|{again}| {first}")
             self.edges.append(f"{_exit(last)} {_arrow(last)} {exit_id}")
-
-    def _add_inputs(self, drawn: Sketch) -> None:
-        given = ", ".join(known.name for known in inputs_of(drawn.node))
-        if given:
-            self._shapes.insert(0, f"  inputs[/{label('inputs', clip(given, 80))}/]")
-            self.edges.insert(0, f"inputs --> {_entry(drawn)}")
 
 
 def _forks(block: Sketch) -> bool:

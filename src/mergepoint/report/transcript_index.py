@@ -404,21 +404,17 @@ class TranscriptIndex:
                 yield Read(key=key, source="input", value=inputs[key])
             elif not _blank(view.outputs.get(key)):
                 writer = self._work.writer(key, path)
+                # A gate captures its decision, which no call made.
+                is_gate = writer is None or self._work.shapes[writer]["kind"] == Gate.kind
                 yield Read(
                     key=key,
                     source="capture",
                     path=writer,
-                    made_by=self._maker(writer),
+                    made_by=None if is_gate else self._work.answerer(str(writer)),
                     value=view.outputs[key],
                 )
             else:
                 yield Read(key=key, source="default")
-
-    def _maker(self, writer: str | None) -> str | None:
-        """Return the call whose answer a capture is; for a gate, None."""
-        if writer is None or self._work.shapes[writer]["kind"] == Gate.kind:
-            return None
-        return self._work.answerer(writer)
 
 
 def _answer(record: CallRecord) -> str | None:

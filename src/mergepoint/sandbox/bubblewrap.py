@@ -184,7 +184,6 @@ def _system_mounts(readable: Sequence[Path]) -> Iterator[str]:
 
 
 def _kernel_mounts() -> Iterator[str]:
-    """Yield the mounts of /proc and /dev."""
     yield from ("--proc", "/proc")
     for name in ("/proc/sys", "/proc/pressure"):
         if Path(name).exists():

@@ -355,7 +355,9 @@ class Supervision:
         next_check = 0.0
         with DefaultSelector() as waiting, _end_descriptor(self._started.process.pid) as end:
             waiting.register(self._wake_receiver, EVENT_READ)
-            self._register_pipes(waiting)
+            for stream, pipe in self._started.pipes.items():
+                os.set_blocking(pipe.fileno(), False)
+                waiting.register(pipe, EVENT_READ, stream)
             if end is not None:
                 waiting.register(end, EVENT_READ)
             while True:
@@ -375,11 +377,6 @@ class Supervision:
                         return stop
                     spent = time.monotonic() - now
                     next_check = now + max(TICK, 5 * spent)  # at most a sixth of a processor
-
-    def _register_pipes(self, waiting: DefaultSelector) -> None:
-        for stream, pipe in self._started.pipes.items():
-            os.set_blocking(pipe.fileno(), False)
-            waiting.register(pipe, EVENT_READ, stream)
 
     def _wait(self, waiting: DefaultSelector) -> None:
         """Transfer data, at most until the next measurement."""

@@ -139,10 +139,12 @@ def usage(proc: int, *, exact: bool = False) -> ResourceUsage:
             pages = facts.get("VmRSS", 0) + facts.get("VmSwap", 0)
             if exact:
                 with suppress(PermissionError):  # then the greater number counts
-                    pages = _proportional(process, proc)
+                    parts = dict(_facts(_read(f"{process}/smaps_rollup", proc)))
+                    pages = parts.get("Pss", 0) + parts.get("SwapPss", 0)
             memory += _KIB * (pages + facts.get("VmPTE", 0))
             if process == "1":
-                memory += _sockets(proc) * _held_by_a_socket()
+                sockets = max(0, _read("1/net/unix", proc).count(b"\n") - 1)
+                memory += sockets * _held_by_a_socket()
             else:
                 tasks += facts["Threads"]
             spent.append(_spent(process, proc))
@@ -183,15 +185,6 @@ def _locks(proc: int) -> int:
         return number
     finally:
         os.close(file)
-
-
-def _proportional(process: str, proc: int) -> int:
-    parts = dict(_facts(_read(f"{process}/smaps_rollup", proc)))
-    return parts.get("Pss", 0) + parts.get("SwapPss", 0)
-
-
-def _sockets(proc: int) -> int:
-    return max(0, _read("1/net/unix", proc).count(b"\n") - 1)
 
 
 @cache

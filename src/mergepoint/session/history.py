@@ -40,15 +40,6 @@ _MODES: dict[Role, MergeMode] = {
 }
 
 
-def kept_of(message: SessionMessage) -> Conversation:
-    """Return the part of a message, or of a turn's result, that is merged into the session.
-
-    A turn is a block with merge="last_response", and the session is its parent, as at the exits of
-    compiled graphs. Raises MergeError for an invalid answer.
-    """
-    return merge(State(), _MODES[message.role], State((message,)))
-
-
 class SessionState:
     """Messages, facts and steps of a session, with indexes to find them.
 
@@ -75,10 +66,12 @@ class SessionState:
         return State(tuple(self.messages))
 
     def commit(self, entry: Entry) -> None:
-        """Add an entry that was just written; messages are merged."""
+        """Add an entry that was just written; messages are merged. Raises MergeError."""
         self._index(entry)
         if isinstance(entry, SessionMessage):
-            self.messages += kept_of(entry).messages
+            # A turn is a block with merge="last_response", and the session is its parent, as at the
+            # exits of compiled graphs.
+            self.messages += merge(State(), _MODES[entry.role], State((entry,))).messages
 
     def take(self, entries: Iterable[Entry]) -> None:
         """Add entries that their writers have merged, in the journal's order.

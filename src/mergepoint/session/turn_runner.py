@@ -68,19 +68,6 @@ class Artifact:
     made_at: datetime
     about: Mapping[str, Any] = field(default_factory=dict)
 
-    def added_to(self, memory: SessionMemory, turn: int) -> None:
-        """Add the step to a turn, unless the turn has it already."""
-        if self.id not in memory.past.by_id:
-            memory.add_working_step(
-                self.type,
-                self.content,
-                path=self.path,
-                turn=turn,
-                step_id=self.id,
-                made_at=self.made_at,
-                **self.about,
-            )
-
 
 class Artifacts:
     """The artifacts that the nodes of a tree add to a session's steps.
@@ -197,12 +184,6 @@ class TurnInputs(TypedDict, total=False):
     recorder: Recorder | None
 
 
-def check_given(given: TurnInputs) -> None:
-    """Raise TypeError for an argument that a turn does not have."""
-    for name in given.keys() - TurnInputs.__annotations__:
-        raise TypeError(f"a turn takes no {name!r}{nearest(name, TurnInputs.__annotations__)}")
-
-
 @dataclass(frozen=True, slots=True)
 class Reply:
     """The result of a turn: the answer's message, and the run that produced it.
@@ -316,9 +297,18 @@ class TurnInProgress:
         )
 
     def log(self) -> None:
-        """Add the artifacts to the session's steps."""
+        """Add the artifacts to the session's steps, unless it has them already."""
         for artifact in self._artifacts.of(self._ctx.run_id, self._ctx.recorder.journal.records):
-            artifact.added_to(self._memory, self._asked.turn)
+            if artifact.id not in self._memory.past.by_id:
+                self._memory.add_working_step(
+                    artifact.type,
+                    artifact.content,
+                    path=artifact.path,
+                    turn=self._asked.turn,
+                    step_id=artifact.id,
+                    made_at=artifact.made_at,
+                    **artifact.about,
+                )
 
     def fail(self, error: BaseException) -> None:
         """Record the failure of the turn. The error is raised anyway, even if recording fails."""
@@ -519,7 +509,9 @@ class TurnRunner:
         self, memory: SessionMemory, begin: Callable[[SessionMemory], UserTurn], given: TurnInputs
     ) -> Iterator[TurnInProgress]:
         """Lock the session, and record how the turn ends."""
-        check_given(given)
+        known = TurnInputs.__annotations__
+        for name in given.keys() - known:
+            raise TypeError(f"a turn takes no {name!r}{nearest(name, known)}")
         # Locked until the end: an unfinished turn that is found under the lock has no process, so
         # it was killed or waits at a gate.
         with memory.holding_turn():

@@ -42,7 +42,6 @@ from langchain_core.messages import (
     AIMessageChunk,
     BaseMessage,
     ToolCall,
-    ToolCallChunk,
     message_chunk_to_message,
 )
 from langchain_core.messages.ai import UsageMetadata
@@ -340,9 +339,10 @@ def _split(answer: Answer, message: AIMessage) -> list[AIMessageChunk]:
     elif not pieces:
         pieces = _words(message.content)
     chunks = [_chunk(message, piece) for piece in pieces]
-    for index, part in enumerate(_tool_parts(message)):
-        name = tool_call_chunk(name=part["name"], args="", id=part["id"], index=index)
-        args = tool_call_chunk(name=None, args=part["args"], id=None, index=index)
+    called: list[Any] = [{**call, "args": json.dumps(call["args"])} for call in message.tool_calls]
+    for index, call in enumerate([*called, *message.invalid_tool_calls]):
+        name = tool_call_chunk(name=call["name"], args="", id=call["id"], index=index)
+        args = tool_call_chunk(name=None, args=call["args"], id=None, index=index)
         chunks += [_chunk(message, tool_call_chunks=[one]) for one in (name, args)]
     last = chunks.pop() if chunks else _chunk(message)
     # Usage only once: LangChain adds up the usage of all chunks.
@@ -356,12 +356,6 @@ def _split(answer: Answer, message: AIMessage) -> list[AIMessageChunk]:
         chunk_position="last",
     )
     return [*chunks, rest]
-
-
-def _tool_parts(message: AIMessage) -> list[ToolCallChunk]:
-    valid = [(c["name"], json.dumps(c["args"]), c["id"]) for c in message.tool_calls]
-    invalid = [(c["name"], c["args"], c["id"]) for c in message.invalid_tool_calls]
-    return [tool_call_chunk(name=name, args=args, id=id_) for name, args, id_ in [*valid, *invalid]]
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,6 @@ def _offered(reply: ServerReply, body: Body) -> str | None:
 
 
 def _message(reply: ServerReply, body: Body, number: int) -> Body:
-    """Return the assistant message of a reply."""
     name = _offered(reply, body)
     calls = [{"name": name, "args": reply.text}] if name else []
     made: Body = {"role": "assistant", "content": reply.content}
@@ -533,7 +532,6 @@ class ModelServer:
         self._listener = self._thread = None
 
     def _record(self, exchange: Exchange) -> None:
-        """Append to the log."""
         with self._lock:
             self._log.append(exchange)
 

@@ -509,7 +509,6 @@ def _data(node: Node) -> dict[str, Any]:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Return the data of a field's value."""
     if isinstance(value, Template):
         text = {"template": value.text}
         return {**text, "defaults": dict(value.defaults)} if value.defaults else text
