@@ -70,8 +70,8 @@ def test_what_the_brief_leaves_open_is_said() -> None:
     assert said("Analyse this.\n<brief>cats</brief>").endswith("Still open: audience and mood")
     message = said("State the message.\n<brief>cats</brief>")
     assert message == "The audience should remember cats. Nothing else counts."
-    odd = said("Write the image prompt.\n<brief>A poster of a mill. Mood: like home.</brief>")
-    assert odd == "Poster of a mill, mood: like home"
+    labelled = said("Write the image prompt.\n<brief>A poster of a mill. Mood: proud.</brief>")
+    assert labelled == "Poster of a mill, proud mood"
 
 
 def test_options_are_numbered_and_one_is_chosen_when_asked() -> None:
@@ -106,7 +106,6 @@ def test_a_chosen_concept_is_carried_on() -> None:
     ("task", "answered"),
     [
         ("Choose one:\n1. an owl\n2. a mill in the reeds", "a mill in the reeds"),
-        ("Choose the better: an owl, reeds or a car?", "reeds"),
         ("Choose.\n<answer>owls</answer>\n<answer>a calm mill</answer>", "a calm mill"),
     ],
 )
@@ -177,7 +176,7 @@ def test_titles_are_made_of_the_subject() -> None:
     assert titles_for(Brief()) == {}
     assert titles_for(Brief(subject="a mill", mood="eager"))["mood"] == "An Eager Mill"
     long = titles_for(Brief(subject="one two three four five six seven of the nine"))["full"]
-    assert long == "One Two Three Four Five Six Seven"
+    assert long == "One Two Three Four Five Six Seven of"
     assert title_case("the old-town fair for the arts") == "The Old-Town Fair for the Arts"
 
 

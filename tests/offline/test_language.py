@@ -105,7 +105,6 @@ def test_a_conversation_has_a_task_and_a_text_under_work() -> None:
     assert conversation.task == "Critique it."
     assert conversation.work == "second"
     assert conversation.labelled("mood") == "calm"
-    assert conversation.asked == ("Critique it.", "Go on.", "Mood: calm")
     assert ConversationReading.of([]).task == ""
     assert ConversationReading.of([SystemMessage("only")]).task == "only"
 

@@ -59,7 +59,6 @@ _APPROACHES = (
     "begin with the question about {subject} that people are afraid to ask",
     "describe what would be missing without {subject}",
 )
-_STYLE_WORDS = word_set("edges shapes lines colours colors tones textures patterns")
 _OUTLINE = (
     "Begin like this. {choice}.",
     "Say in plain words what is meant by {subject}.",
@@ -70,8 +69,6 @@ _OUTLINE = (
 )
 _PICTURES = word_set("image picture poster illustration photo painting drawing visual scene cover")
 _WITH_TITLE = re.compile(r"poster|cover|flyer|leaflet|\bad\b|banner|card|invitation")
-_ALTERNATIVES = re.compile(r"[:,]\s*([^:,?]+(?:, [^:,?]+)*,? or [^?.]+)[?.]?")
-_OR = re.compile(r",\s*(?:or\s+)?|\s+or\s+")
 
 
 def answer(conversation: ConversationReading) -> str:
@@ -94,14 +91,12 @@ def _revise(conversation: ConversationReading) -> str:
     if not text:
         return "There is no text to revise yet."
     edits = edits_in(conversation.task) or edits_in(critique(conversation))
-    return apply_edits(text, edits).strip() or text
+    return apply_edits(text, edits)
 
 
 def _choose(conversation: ConversationReading) -> str:
     brief = brief_of(conversation)
-    options: Sequence[str] = options_in(conversation.task) or options_in(conversation.work)
-    if not options and (found := _ALTERNATIVES.search(conversation.task[:600])):
-        options = [part.strip() for part in _OR.split(found[1])]
+    options = options_in(conversation.task) or options_in(conversation.work)
     if not options:
         return f"There are no options to choose from; the subject is {brief.head or 'unknown'}."
     return options[_best_option(options, brief)]
@@ -110,11 +105,11 @@ def _choose(conversation: ConversationReading) -> str:
 def _best_option(options: Sequence[str], brief: Brief) -> int:
     wanted = set(content_words(" ".join([brief.subject, brief.mood, *brief.likes])))
     excluded = set(content_words(" ".join(brief.dislikes)))
-    scores = []
-    for option in options:
-        words = set(content_words(option))
-        # An exclusion outweighs a wish, so that no disliked option wins by its other words.
-        scores.append(len(words & wanted) - 2 * len(words & excluded))
+    # An exclusion outweighs a wish, so that no disliked option wins by its other words.
+    scores = [
+        len(wanted.intersection(words)) - 2 * len(excluded.intersection(words))
+        for words in map(content_words, options)
+    ]
     return scores.index(max(scores))
 
 
@@ -123,12 +118,7 @@ def _list_options(conversation: ConversationReading) -> str:
     subject = subject_of(conversation, brief)
     templates = _VIEWS if _is_picture(conversation, brief) else _APPROACHES
     start = templates.index(pick(templates, subject))
-    things = (
-        like
-        for like in brief.likes
-        if like.endswith("s") and _STYLE_WORDS.isdisjoint(words_of(like))
-    )
-    like = next(things, "one detail")
+    like = next((like for like in brief.likes if like.endswith("s")), "one detail")
     options = [
         templates[(start + number) % len(templates)].format(subject=subject, like=like)
         for number in range(requested_count(conversation.task, 3))
@@ -140,9 +130,8 @@ def _list_options(conversation: ConversationReading) -> str:
 
 
 def _title(conversation: ConversationReading) -> str:
-    words = content_words(conversation.work) or subject_words(conversation.task)
-    full = titles_for(brief_of(conversation)).get("full")
-    return full or title_case(" ".join(words[:4])) or "Untitled"
+    brief = brief_of(conversation)
+    return titles_for(brief).get("full") or title_case(subject_of(conversation, brief))
 
 
 def _outline(conversation: ConversationReading) -> str:
@@ -186,7 +175,7 @@ def _introduce(conversation: ConversationReading) -> str:
         return INTRODUCTION
     opening = next(iter(sentences(parts_in(conversation.task).instructions)), "")
     asked = brief_of(conversation).subject if is_instruction(opening) else ""
-    request = asked or (opening or " ".join(words)).rstrip(".")
+    request = asked or opening.rstrip(".")
     return f"Request: {request}. The offline model has no rule for it; use a language model."
 
 
@@ -229,15 +218,9 @@ def _message(conversation: ConversationReading) -> str:
     """Return the one thing that the audience should remember."""
     brief = brief_of(conversation)
     subject = subject_of(conversation, brief)
-    mood = brief.mood if _is_adjective(brief.mood) else ""
-    verb = f"find {subject} {mood}" if mood else f"remember {subject}"
+    verb = f"find {subject} {brief.mood}" if brief.mood else f"remember {subject}"
     audience = capitalize_first(brief.audience) or "The audience"
     return f"{audience} should {verb}. Nothing else counts."
-
-
-def _is_adjective(mood: str) -> bool:
-    """Return whether a mood is a few adjectives, which can precede a noun."""
-    return len(mood.split()) <= 6 and not re.match(r"(?:like|at|as|in|of)\b", mood)
 
 
 def _describe(conversation: ConversationReading) -> str:
@@ -248,8 +231,7 @@ def _describe(conversation: ConversationReading) -> str:
     if brief.details:
         parts.append(f"In view: {', '.join(brief.details)}.")
     if brief.mood:
-        verb = "It feels" if _is_adjective(brief.mood) else "The mood is"
-        parts.append(f"{verb} {brief.mood}.")
+        parts.append(f"It feels {brief.mood}.")
     return " ".join(parts)
 
 
@@ -262,7 +244,7 @@ def _image_prompt(conversation: ConversationReading) -> str:
     known = normalize(" ".join(parts))
     parts += [like for like in brief.likes if normalize(like) not in known]
     if brief.mood:
-        parts.append(f"{brief.mood} mood" if _is_adjective(brief.mood) else f"mood: {brief.mood}")
+        parts.append(f"{brief.mood} mood")
     if _WITH_TITLE.search(brief.format):
         answers = (text for kind, text in reversed(conversation.messages) if kind == "ai")
         title = next((text.strip(' \n"') for text in answers if form_of(text) == "title"), "")
@@ -381,7 +363,7 @@ def answer_stage(stage: StagePrompt) -> str:
     if "lessons" in words and stage.text:
         return _lessons(stage)
     if kind_of(stage.instruction) == "revise" and stage.text:
-        return _revise_stage(stage.text, stage)
+        return apply_edits(stage.text, edits_in(stage.feedback))
     if "ways" in stage.tags and "plan" not in words:
         return _ways(stage, specific="fit" in words)
     if "step" in words and "steps" in stage.tags:
@@ -479,10 +461,6 @@ def _subject(stage: StagePrompt) -> str:
     return lowercase_first(re.sub(r"\s+(?:works?|happens?)$", "", bare)) or "it"
 
 
-def _revise_stage(text: str, stage: StagePrompt) -> str:
-    return apply_edits(text, edits_in(stage.feedback)).strip() or text
-
-
 def _combine(stage: StagePrompt) -> str:
     """Return one text from several: the best title, otherwise all sentences without repetitions."""
     texts = [re.sub(r"^\(score [\d.]+\) ", "", text) for text in stage.texts]
@@ -491,14 +469,14 @@ def _combine(stage: StagePrompt) -> str:
         if "answers" not in stage.tags:
             return best
         edits = edits_in(critique(stage.about(best)))
-        return apply_edits(best, edits).strip() or best
+        return apply_edits(best, edits)
     return " ".join(dict.fromkeys(part for text in texts for part in sentences(text)))
 
 
 def _answer_question(stage: StagePrompt) -> str:
     """Answer the question in the requested voice, or improve the earlier answer."""
     if stage.text:
-        return _revise_stage(stage.text, stage)
+        return apply_edits(stage.text, edits_in(stage.feedback))
     question = stage.question
     sources = "\n".join(stage.tags.get(name, "") for name in ("sources", "notes")).strip()
     messages = (("human", sources), ("human", question)) if sources else (("human", question),)
@@ -507,7 +485,7 @@ def _answer_question(stage: StagePrompt) -> str:
     if kind_of(question) == "title" and voice:
         titles = list(titles_for(brief_of(stage.conversation)).values())
         text = pick(titles or [text], voice[1].strip())
-    return _revise_stage(text, stage)
+    return apply_edits(text, edits_in(stage.feedback))
 
 
 def _lessons(stage: StagePrompt) -> str:

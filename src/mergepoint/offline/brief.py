@@ -81,13 +81,14 @@ _BUSINESS_VERB = re.compile(
     r"|has|have|will|should|must)\s"
 )
 _PARTICIPLES = {
-    "stands": "standing",
-    "hangs": "hanging",
-    "reads": "reading",
-    "has": "with",
-    "is": "",
-    "are": "",
+    " stands ": " standing ",
+    " hangs ": " hanging ",
+    " reads ": " reading ",
+    " has ": " with ",
+    " is ": " ",
+    " are ": " ",
 }
+_FINITE_VERB = re.compile("|".join(_PARTICIPLES))
 _WRAPPED_LINE = re.compile(r"(?<=[\w,])(?<!\n)[ \t]*\n[ \t]*(?=[a-z])")
 _SHOWS = _pattern(
     r"^(?:and |but |with |please )?(?:(?:it|the \w+|we|there) (?:should |must |will )?"
@@ -124,15 +125,13 @@ def brief_of(conversation: ConversationReading) -> Brief:
     requests a new text or picture.
     """
     text = conversation.labelled("brief", "request", "topic", "task")
-    parsed = _parse_brief(
-        (parts_in(text).instructions or text) if text else _request_in(conversation)
-    )
+    parsed = _parse_brief(parts_in(text).instructions or text or _request_in(conversation))
     dislikes = phrases(conversation.labelled("dislikes", "avoid", "leave out"))
     dislikes = tuple(dict.fromkeys([*dislikes, *parsed.dislikes]))
     return Brief(
         parsed.format,
         parsed.subject or conversation.labelled("subject"),
-        parsed.audience or _trim(conversation.labelled("audience")),
+        parsed.audience or conversation.labelled("audience"),
         join_list(phrases(conversation.labelled("mood", "tone"))) or parsed.mood,
         parsed.details,
         phrases(conversation.labelled("likes", "include")),
@@ -141,11 +140,12 @@ def brief_of(conversation: ConversationReading) -> Brief:
 
 
 def _request_in(conversation: ConversationReading) -> str:
-    asked = [text for text in [parts_in(text).instructions for text in conversation.asked] if text]
+    texts = [text for kind, text in reversed(conversation.messages) if kind == "human"]
+    asked = [parts_in(text).instructions for text in texts]
     for text in asked:
         if kind_of(text) not in ("critique", "revise", "choose") and len(content_words(text)) > 2:
             return text
-    return asked[-1] if asked else parts_in(conversation.task).instructions
+    return asked[-1] if asked else conversation.task
 
 
 @lru_cache(maxsize=256)
@@ -204,11 +204,7 @@ def _detail(clause: str, mood: str) -> str:
 
 def _noun_phrase(clause: str) -> str:
     """Return a clause without its first finite verb: `a tuba stands` becomes `a tuba standing`."""
-    words = clause.split()
-    for at, word in enumerate(words[1:-1], start=1):
-        if word in _PARTICIPLES and words[at - 1] not in ("who", "that", "which"):
-            return " ".join(filter(None, [*words[:at], _PARTICIPLES[word], *words[at + 1 :]]))
-    return clause
+    return _FINITE_VERB.sub(lambda found: _PARTICIPLES[found[0]], clause, count=1)
 
 
 def _trim(text: str) -> str:
@@ -240,14 +236,12 @@ def titles_for(brief: Brief) -> Mapping[str, str]:
     """
     if not brief.subject:
         return {}
-    full = _shorten(brief.subject)
+    full = " ".join(brief.subject.split()[:MAX_TITLE_WORDS])
     bare = _ARTICLE.sub("", full)
     titles = {"full": full, "bare": bare, "head": brief.head}
     moods = content_words(brief.mood)
     if moods and len(brief.head.split()) < MAX_TITLE_WORDS:
-        article = _ARTICLE.match(brief.head)
-        noun = _ARTICLE.sub("", brief.head)
-        titles["mood"] = f"{_article_before(moods[-1], article)}{moods[-1]} {noun}"
+        titles["mood"] = _with_adjective(brief.head, moods[-1])
     halves = _PREPOSITION.split(bare, maxsplit=1)
     if len(halves) == 2 and all(halves):
         titles["halves"] = ", ".join(halves)
@@ -263,18 +257,10 @@ def title_case(text: str) -> str:
     return capitalize_first("".join(words))
 
 
-def _shorten(subject: str) -> str:
-    words = subject.split()
-    shorter = words[:MAX_TITLE_WORDS]
-    # A title that was cut must not end with an article or a preposition.
-    while len(words) > len(shorter) > 1 and shorter[-1].lower() in _SMALL_WORDS:
-        shorter.pop()
-    return " ".join(shorter)
-
-
-def _article_before(word: str, article: re.Match[str] | None) -> str:
-    if article is None:
-        return ""
-    if article[1].lower() in ("a", "an"):
-        return "an " if word[:1] in "aeiou" else "a "
-    return f"{article[1]} "
+def _with_adjective(noun: str, adjective: str) -> str:
+    found = _ARTICLE.match(noun)
+    if found is None:
+        return f"{adjective} {noun}"
+    indefinite = "an" if adjective[0] in "aeiou" else "a"
+    article = "the" if found[1].lower() == "the" else indefinite
+    return f"{article} {adjective} {noun[found.end() :]}"

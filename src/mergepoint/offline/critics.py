@@ -102,7 +102,7 @@ def chosen_in(text: str) -> str:
 
 
 def apply_edits(text: str, edits: Sequence[Edit]) -> str:
-    """Return the text after the edits that match it.
+    """Return the text after the edits that match it; a text isn't cut completely.
 
     If edits want to change the same words, the most frequent change wins, then the first. An
     addition that the text contains already isn't repeated.
@@ -110,6 +110,7 @@ def apply_edits(text: str, edits: Sequence[Edit]) -> str:
     chosen: dict[str, Edit] = {}
     for edit, _ in Counter(edit for edit in edits if edit.old).most_common():
         chosen.setdefault(edit.old, edit)
+    original = text
     for edit in chosen.values():
         if edit.new:
             # A function, because backslashes in a replacement string are group references.
@@ -120,14 +121,11 @@ def apply_edits(text: str, edits: Sequence[Edit]) -> str:
     for addition in list(additions)[:MAX_ADDITIONS]:
         if normalize(addition) not in normalize(text):
             text = _add(text, addition)
-    return text
+    return text.strip() or original
 
 
 def _cut(text: str, words: str) -> str:
-    shorter = re.sub(rf"{_whole(words)}[ \t]*", "", text)
-    shorter = re.sub(r"[ \t]+(?=[,.;:!?\n]|$)", "", shorter)
-    shorter = re.sub(r",(?=[,.])", "", shorter).lstrip(" ,")
-    shorter = re.sub(r"(?<=[.!?] )[a-z]", lambda found: found[0].upper(), shorter)
+    shorter = re.sub(rf"[ \t]*{_whole(words)}(?=[,.;:!?])|{_whole(words)}[ \t]*", "", text)
     return capitalize_first(shorter) if text[:1].isupper() else shorter
 
 

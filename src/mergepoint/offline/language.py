@@ -101,7 +101,8 @@ def join_list(items: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(items[:-1]), *items[-1:]]))
 
 
-_LIST_ITEM = re.compile(r"(?:[-*+]|\d+[.)])\s")
+_LIST_ITEM = r"(?:[-*+]|\d+[.)])\s"
+_LIST_END = re.compile(rf"^({_LIST_ITEM}.*\n(?:[ \t].*\n)*)(?=\S)(?!{_LIST_ITEM})", re.MULTILINE)
 
 
 def separate_lists(text: str) -> str:
@@ -109,17 +110,7 @@ def separate_lists(text: str) -> str:
 
     Markdown reads a line directly below a list as part of the last item.
     """
-    return "\n".join(_separated(text.split("\n")))
-
-
-def _separated(lines: list[str]) -> Iterator[str]:
-    in_list = False
-    for line in lines:
-        belongs = bool(_LIST_ITEM.match(line)) or (in_list and line[:1].isspace())
-        if in_list and line and not belongs:
-            yield ""
-        in_list = belongs
-        yield line
+    return _LIST_END.sub(r"\1\n", text)
 
 
 # Kinds of task, by the word that opens an instruction.
@@ -341,8 +332,3 @@ class ConversationReading:
             if body := last_labelled(text, *labels):
                 return body
         return ""
-
-    @property
-    def asked(self) -> tuple[str, ...]:
-        """Return the texts of the user's messages, newest first."""
-        return tuple(text for kind, text in reversed(self.messages) if kind == "human")
