@@ -90,7 +90,7 @@ def _revise(conversation: ConversationReading) -> str:
     text = conversation.work or attached_text(conversation.task)
     if not text:
         return "There is no text to revise yet."
-    edits = edits_in(conversation.task) or edits_in(critique(conversation))
+    edits = edits_in(conversation.task) or critique(conversation).edits
     return apply_edits(text, edits)
 
 
@@ -253,7 +253,7 @@ def _image_prompt(conversation: ConversationReading) -> str:
 
 
 _WRITERS: dict[Kind, Callable[[ConversationReading], str]] = {
-    "critique": critique,
+    "critique": lambda conversation: str(critique(conversation)),
     "revise": _revise,
     "choose": _choose,
     "analyze": _analyze,
@@ -382,7 +382,7 @@ def _answer_or_critique(stage: StagePrompt, words: set[str]) -> str:
         return "\n".join(f"{n}. {step}" for n, step in enumerate(parts_of(stage, 4), 1))
     if stage.question and kind_of(stage.instruction) != "critique":
         return _answer_question(stage)
-    return critique(stage.conversation)
+    return str(critique(stage.conversation))
 
 
 def score(stage: StagePrompt) -> float:
@@ -414,8 +414,7 @@ def reason(stage: StagePrompt) -> str:
     for word in _requested_words(stage, stage.text):
         if word not in found:
             return f'"{word}" was asked for and is not in it.'
-    issues = critique(stage.conversation).partition("Edits:")[0].removeprefix("Issues:")
-    return issues.strip().partition("\n")[0].removeprefix("- ").removeprefix("none: ")
+    return critique(stage.conversation).issues[0].removeprefix("none: ")
 
 
 def best_text(stage: StagePrompt) -> int:
@@ -438,7 +437,7 @@ def follow_up(stage: StagePrompt) -> str:
 
 
 def _score_of(text: str, stage: StagePrompt) -> float:
-    due = edits_in(critique(stage.about(text)))
+    due = critique(stage.about(text)).edits
     requested = _requested_words(stage, text)
     found = set(content_words(text)).intersection(requested)
     # 0.95 is the threshold of `passes`, so that text without due edits passes.
@@ -468,8 +467,7 @@ def _combine(stage: StagePrompt) -> str:
         best = texts[best_text(stage) - 1]
         if "answers" not in stage.tags:
             return best
-        edits = edits_in(critique(stage.about(best)))
-        return apply_edits(best, edits)
+        return apply_edits(best, critique(stage.about(best)).edits)
     return " ".join(dict.fromkeys(part for text in texts for part in sentences(text)))
 
 
@@ -490,7 +488,7 @@ def _answer_question(stage: StagePrompt) -> str:
 
 def _lessons(stage: StagePrompt) -> str:
     earlier = [f"- {lesson}" for lesson in stage.items("lessons")]
-    due = [f"- {edit}" for edit in edits_in(critique(stage.conversation))]
+    due = [f"- {edit}" for edit in critique(stage.conversation).edits]
     return "\n".join(dict.fromkeys([*earlier, *due])) or "- none"
 
 

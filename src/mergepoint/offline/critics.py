@@ -455,20 +455,33 @@ def critic_for(text: str) -> str:
 MAX_ISSUES = 2
 
 
+@dataclass(frozen=True, slots=True)
+class Critique:
+    """The issues of a text, or a remark that approves it, and the edits that fix the issues."""
+
+    issues: tuple[str, ...]
+    edits: tuple[Edit, ...] = ()
+
+    def __str__(self) -> str:
+        issues = [f"- {issue}" for issue in self.issues]
+        edits = [f"- {edit}" for edit in self.edits] or ["- none"]
+        return "\n".join(["Issues:", *issues, "", "Edits:", *edits])
+
+
 @lru_cache(maxsize=64)
-def critique(conversation: ConversationReading) -> str:
+def critique(conversation: ConversationReading) -> Critique:
     """Return the critique of the latest answer, from the perspective that the task describes."""
     text = conversation.work or attached_text(conversation.task)
     if not text:
-        return "Issues:\n- none: there is no text to review.\n\nEdits:\n- none"
+        return Critique(("none: there is no text to review.",))
     systems = [message for kind, message in conversation.messages if kind == "system"]
     critic = CRITICS[critic_for(" ".join([parts_in(conversation.task).instructions, *systems]))]
     case = ReviewedText(conversation, text, form_of(text), brief_of(conversation), critic)
     checks = (*_FORM_CHECKS.get(case.form, ()), *_CHECKS.get(critic.name, ()), _missing_facet)
     found = [issue for check in checks for issue in check(case)][:MAX_ISSUES]
-    issues = [f"- {issue.text}" for issue in found] or [f"- none: {_approve(case)}"]
-    edits = [f"- {issue.edit}" for issue in found if issue.edit.fits_on_a_line]
-    return "\n".join(["Issues:", *issues, "", "Edits:", *(dict.fromkeys(edits) or ["- none"])])
+    edits = dict.fromkeys([issue.edit for issue in found if issue.edit.fits_on_a_line])
+    issues = [issue.text for issue in found] or [f"none: {_approve(case)}"]
+    return Critique(tuple(issues), tuple(edits))
 
 
 def _approve(case: ReviewedText) -> str:

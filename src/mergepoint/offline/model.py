@@ -352,7 +352,7 @@ _BLOCK_FIELDS: Mapping[str, Callable[[StagePrompt], Any]] = {
     "enough": lambda stage: bool(stage.items("notes")),
     "follow_up": follow_up,
     "reason": reason,
-    "feedback": lambda stage: critique(stage.conversation),
+    "feedback": lambda stage: str(critique(stage.conversation)),
 }
 """The fields of the answers that recipe blocks request."""
 
