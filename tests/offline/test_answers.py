@@ -212,10 +212,10 @@ def test_only_prompts_of_stages_are_read_as_such() -> None:
 
 def test_a_score_is_how_much_of_what_was_asked_is_there() -> None:
     """Words of subject and mood count, and what is due in the text takes something off."""
-    full = score(stage(question=ASK, text="Night Market by the Harbour"))
-    assert full == 1.0
-    assert score(stage(question=ASK, text="A Night Market by the Harbour")) == 0.9
-    assert score(stage(question=ASK, text="Fish")) < 0.3
+    asked = stage(question=ASK)
+    assert score(asked, "Night Market by the Harbour") == 1.0
+    assert score(asked, "A Night Market by the Harbour") == 0.9
+    assert score(asked, "Fish") < 0.3
     assert better(stage(question=ASK, first="Fish", second="Night Market")) == "second"
     assert better(stage(question=ASK, first="Night Market", second="Night Market")) == "first"
     assert best_text(stage(question=ASK, texts="1. Fish\n\n2. Night Market")) == 2

@@ -376,24 +376,29 @@ def answer_stage(stage: StagePrompt) -> str:
 
 
 def _answer_or_critique(stage: StagePrompt, words: set[str]) -> str:
-    if stage.question and "principle" in words and "principle" not in stage.tags:
+    if "principle" in words and "principle" not in stage.tags:
         return f"The principle of {_subject(stage)} follows from its purpose."
-    if stage.question and kind_of(stage.instruction) == "outline" and "plan" not in stage.tags:
+    if kind_of(stage.instruction) == "outline" and "plan" not in stage.tags:
         return "\n".join(f"{n}. {step}" for n, step in enumerate(parts_of(stage, 4), 1))
     if stage.question and kind_of(stage.instruction) != "critique":
         return _answer_question(stage)
     return str(critique(stage.conversation))
 
 
-def score(stage: StagePrompt) -> float:
-    """Return the quality of a stage's text from 0 to 1: requested words, minus due edits."""
-    return _score_of(stage.text, stage)
+def score(stage: StagePrompt, text: str) -> float:
+    """Return the quality of text from 0 to 1: requested words, minus due edits."""
+    due = critique(stage.about(text)).edits
+    requested = _requested_words(stage, text)
+    found = set(content_words(text)).intersection(requested)
+    # 0.95 is the threshold of `passes`, so that text without due edits passes.
+    share = len(found) / len(requested) if requested else 0.95
+    return round(share * 0.9 ** len(due), 3)
 
 
 def better(stage: StagePrompt) -> str:
     """Return which of two texts has the higher score; "first" if they are equal."""
     first, second = (stage.tags.get(name, "") for name in ("first", "second"))
-    return "second" if _score_of(second, stage) > _score_of(first, stage) else "first"
+    return "second" if score(stage, second) > score(stage, first) else "first"
 
 
 def passes(stage: StagePrompt) -> bool:
@@ -401,7 +406,7 @@ def passes(stage: StagePrompt) -> bool:
     if "tool" in stage.tags:
         return "wrong" not in words_of(stage.tags["tool"])
     # Without a question the best score is 0.95, and one due edit is acceptable.
-    return score(stage) >= (0.95 if stage.question else 0.8)
+    return score(stage, stage.text) >= (0.95 if stage.question else 0.8)
 
 
 def reason(stage: StagePrompt) -> str:
@@ -419,7 +424,7 @@ def reason(stage: StagePrompt) -> str:
 
 def best_text(stage: StagePrompt) -> int:
     """Return the number of the best of several texts, counted from 1."""
-    scores = [_score_of(text, stage) for text in stage.texts] or [0.0]
+    scores = [score(stage, text) for text in stage.texts] or [0.0]
     return scores.index(max(scores)) + 1
 
 
@@ -434,15 +439,6 @@ def parts_of(stage: StagePrompt, limit: int) -> list[str]:
 def follow_up(stage: StagePrompt) -> str:
     """Return a question to answer before the stage's own question."""
     return f"What is meant by {_subject(stage)}?"
-
-
-def _score_of(text: str, stage: StagePrompt) -> float:
-    due = critique(stage.about(text)).edits
-    requested = _requested_words(stage, text)
-    found = set(content_words(text)).intersection(requested)
-    # 0.95 is the threshold of `passes`, so that text without due edits passes.
-    share = len(found) / len(requested) if requested else 0.95
-    return round(share * 0.9 ** len(due), 3)
 
 
 def _requested_words(stage: StagePrompt, text: str) -> tuple[str, ...]:

@@ -88,7 +88,7 @@ _PARTICIPLES = {
     " is ": " ",
     " are ": " ",
 }
-_FINITE_VERB = re.compile("|".join(_PARTICIPLES))
+_FINITE_VERB = re.compile(rf"(?<! who)(?<! that)(?<! which)(?:{'|'.join(_PARTICIPLES)})")
 _WRAPPED_LINE = re.compile(r"(?<=[\w,])(?<!\n)[ \t]*\n[ \t]*(?=[a-z])")
 _SHOWS = _pattern(
     r"^(?:and |but |with |please )?(?:(?:it|the \w+|we|there) (?:should |must |will )?"
@@ -154,23 +154,20 @@ def _parse_brief(text: str) -> Brief:
     text = _WRAPPED_LINE.sub(" ", text[:MAX_CHARACTERS])
     audience, mood = _AUDIENCE.search(text), _MOOD.search(text)
     mood_text = _trim(mood[1]) if mood else ""
-    named_moods = dict.fromkeys(word for word in words_of(text) if word in _MOOD_WORDS)
+    named_moods = dict.fromkeys(filter(_MOOD_WORDS.__contains__, words_of(text)))
     # Audience and exclusions are removed first: their commas would end the subject.
     rest = _EXCLUDE.sub("", _AUDIENCE.sub("", text))
-    opening, *others = sentences(rest) or [rest.strip()]
+    opening, *others = sentences(rest) or ("",)
     format_, subject, remainder = _parse_opening(opening)
-    clauses = [*phrases(remainder)]
-    for other in others:
-        shown = _SHOWS.sub("", other)
-        clauses += phrases(shown) if "," in shown else [shown]
+    clauses = phrases("\n".join([remainder, *others]))
     return Brief(
         format_,
         subject,
         _trim(audience[1]) if audience else "",
         mood_text or join_list([*named_moods][:3]),
-        tuple(filter(None, (_detail(clause, mood_text) for clause in clauses)))[:4],
+        tuple([detail for clause in clauses if (detail := _detail(clause, mood_text))][:4]),
         (),
-        tuple(_trim(found[1]) for found in _EXCLUDE.finditer(text)),
+        tuple(map(_trim, _EXCLUDE.findall(text))),
     )
 
 
@@ -183,15 +180,14 @@ def _parse_opening(opening: str) -> tuple[str, str, str]:
         body = opening[found.end() + link.end() :]
     # Only after a request such as "Explain" is the text behind a preposition the subject.
     elif body != opening:
-        about = next((found for link in _ABOUT if (found := link.search(body))), None)
-        body = body[about.end() :] if about else body
-    elif verb := _BUSINESS_VERB.search(body):
-        body = body[: verb.start()]
+        about = next((pattern for pattern in _ABOUT if pattern.search(body)), None)
+        body = about.split(body, maxsplit=1)[1] if about else body
+    else:
+        body = _BUSINESS_VERB.split(body, maxsplit=1)[0]
     if _EXPLAIN.search(opening):
         body = _LISTENER.sub("", body)
-    cut = _SUBJECT_END.search(body)
-    subject, rest = (body[: cut.start()], body[cut.end() :]) if cut else (body, "")
-    return format_, lowercase_first(_noun_phrase(_trim(" ".join(subject.split()[:20])))), rest
+    subject, *rest = _SUBJECT_END.split(body, maxsplit=1)
+    return format_, lowercase_first(_noun_phrase(_trim(subject))), "".join(rest)
 
 
 def _detail(clause: str, mood: str) -> str:

@@ -270,16 +270,15 @@ def _missing_likes(case: ReviewedText) -> list[Issue]:
     missing = [like for like in case.brief.likes if normalize(like) not in known]
     if not missing or not case.is_extensible:
         return []
-    forms = {
-        "lines": f"Include: {', '.join(missing)}",
-        "prose": f"It contains {join_list(missing)}.",
-    }
-    return [
-        Issue(
-            f'The profile requests "{join_list(missing)}"; the text omits it.',
-            Edit(new=forms.get(case.form, ", ".join(missing))),
-        )
-    ]
+    text = f'The profile requests "{join_list(missing)}"; the text omits it.'
+    return [Issue(text, _addition(case, "Include", "It contains {}.", missing))]
+
+
+def _addition(case: ReviewedText, label: str, sentence: str, items: Sequence[str]) -> Edit:
+    """Return an edit that adds items in the form of the text."""
+    if case.form == "prose":
+        return Edit(new=sentence.format(join_list(items)))
+    return Edit(new=f"{label}: {', '.join(items)}" if case.form == "lines" else ", ".join(items))
 
 
 def _better_option(case: ReviewedText) -> list[Issue]:
@@ -310,21 +309,16 @@ def _better_title(case: ReviewedText) -> list[Issue]:
 def _missing_facet(case: ReviewedText) -> list[Issue]:
     if not case.is_extensible:
         return []
-    settled = case.conversation.labelled(case.critic.label.lower())
-    if settled:
+    critic = case.critic
+    if settled := case.conversation.labelled(critic.label.lower()):
         covered = normalize(settled) in normalize(case.text)
+        text = f'The {critic.label.lower()} settled earlier, "{settled}", is lost.'
     else:
-        covered = not case.critic.covering.isdisjoint(words_of(case.text))
-    if covered:
-        return []
-    phrase = settled or case.critic.settle(case.brief)
-    forms = {
-        "lines": f"{case.critic.label}: {phrase}",
-        "prose": case.critic.sentence.format(phrase),
-    }
-    lost = f'The {case.critic.label.lower()} settled earlier, "{settled}", is lost.'
-    text = lost if settled else case.critic.missing(case.brief)
-    return [Issue(text, Edit(new=forms.get(case.form, phrase)))]
+        covered = not critic.covering.isdisjoint(words_of(case.text))
+        text = critic.missing(case.brief)
+    phrase = settled or critic.settle(case.brief)
+    edit = _addition(case, critic.label, critic.sentence, [phrase])
+    return [] if covered else [Issue(text, edit)]
 
 
 _FORM_CHECKS = {"title": (_better_title,), "choice": (_better_option,)}

@@ -162,11 +162,6 @@ for name in {names}:
     print(f"{{name}}: {{len(text.splitlines())}} lines, {{words}} words")"""
 
 
-NOT_A_LANGUAGE_MODEL = (
-    "Written by mergepoint's offline model, which is not a language model: it applies simple rules "
-    "to the words of its input. Name another model for real answers."
-)
-
 # A word with the spaces around it: joined, the chunks of a stream are the whole answer.
 _WORD = re.compile(r"\s*\S+\s*")
 
@@ -344,7 +339,7 @@ MAX_DEPTH = 8
 Schema = Mapping[str, Any]
 
 _BLOCK_FIELDS: Mapping[str, Callable[[StagePrompt], Any]] = {
-    "score": lambda stage: round(100 * score(stage), 1),
+    "score": lambda stage: round(100 * score(stage, stage.text), 1),
     "winner": better,
     "verdict": lambda stage: "pass" if passes(stage) else "fail",
     "choice": best_text,
