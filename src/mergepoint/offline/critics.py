@@ -450,8 +450,8 @@ MAX_ISSUES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Critique:
-    """The issues of a text, or a remark that approves it, and the edits that fix the issues."""
+class Review:
+    """The issues of text, or a remark that approves it, and the edits that fix the issues."""
 
     issues: tuple[str, ...]
     edits: tuple[Edit, ...] = ()
@@ -463,11 +463,11 @@ class Critique:
 
 
 @lru_cache(maxsize=64)
-def critique(conversation: ConversationReading) -> Critique:
+def critique(conversation: ConversationReading) -> Review:
     """Return the critique of the latest answer, from the perspective that the task describes."""
     text = conversation.work or attached_text(conversation.task)
     if not text:
-        return Critique(("none: there is no text to review.",))
+        return Review(("none: there is no text to review.",))
     systems = [message for kind, message in conversation.messages if kind == "system"]
     critic = CRITICS[critic_for(" ".join([parts_in(conversation.task).instructions, *systems]))]
     case = ReviewedText(conversation, text, form_of(text), brief_of(conversation), critic)
@@ -475,7 +475,7 @@ def critique(conversation: ConversationReading) -> Critique:
     found = [issue for check in checks for issue in check(case)][:MAX_ISSUES]
     edits = dict.fromkeys([issue.edit for issue in found if issue.edit.fits_on_a_line])
     issues = [issue.text for issue in found] or [f"none: {_approve(case)}"]
-    return Critique(tuple(issues), tuple(edits))
+    return Review(tuple(issues), tuple(edits))
 
 
 def _approve(case: ReviewedText) -> str:
