@@ -239,16 +239,16 @@ def test_models_that_differ_in_what_they_declare_do_not_answer_for_each_other() 
         max_tokens: int | None = None
 
     own: Any = Own
-    assert declared(own(), None, {}).params == {}
-    assert declared(own(temperature=0.1, max_tokens=9), ["x"], {}).params == {
+    assert declared(own(), None, {})[2] == {}
+    assert declared(own(temperature=0.1, max_tokens=9), ["x"], {})[2] == {
         "temperature": 0.1,
         "max_tokens": 9,
         "stop": ["x"],
     }
     own_ones = {"temperature": 1, "max_tokens": 5}
-    said = declared(own(temperature=0.1, max_tokens=9), None, own_ones).params
+    said = declared(own(temperature=0.1, max_tokens=9), None, own_ones)[2]
     assert said == {"temperature": 1, "max_tokens": 5}
-    form = declared(own(), None, {"response_format": Form, "tools": [{"x": (Form, 1)}]}).params
+    form = declared(own(), None, {"response_format": Form, "tools": [{"x": (Form, 1)}]})[2]
     assert form["response_format"]["properties"].keys() == {"good"}
     assert form["tools"] == [{"x": [Form.model_json_schema(), 1]}]
 

@@ -162,7 +162,8 @@ def setting_digest(
     A parameter that is not JSON counts by the name of its type, never by its repr, which would
     contain addresses that change from run to run.
     """
-    return _digest([model, dict(params), view, schema])
+    settings = _ENCODER.encode([model, dict(params), view, schema])
+    return _hash(settings.encode()).digest()
 
 
 def _digest_of(message: BaseMessage, seen: Callable[[Any], Any] | None) -> bytes:

@@ -145,11 +145,6 @@ def recipe_end(shape: Mapping[str, Any], records: Iterable[CallRecord]) -> Recip
     return RecipeEnd.from_plain(value) if isinstance(value, Mapping) else RecipeEnd()
 
 
-def is_end(shape: Mapping[str, Any], record: CallRecord) -> bool:
-    """Return whether a record is the end of a recipe's run and not a call."""
-    return is_recipe(shape) and record.path == end_path(str(shape["path"]))
-
-
 def failed_calls(records: Iterable[CallRecord]) -> list[str]:
     """Return the paths of the calls that failed and have no answer, each once."""
     found = list(records)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
+from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import BaseMessage, messages_from_dict, messages_to_dict
 
@@ -210,9 +211,6 @@ class _List:
         return words
 
 
-_content = attrgetter("content")
-
-
 def count_words(content: Content | list[str | dict[str, object]]) -> int:
     """Count the words of a message's content; blocks other than text have none."""
     if isinstance(content, str):
@@ -221,40 +219,21 @@ def count_words(content: Content | list[str | dict[str, object]]) -> int:
     return sum(len(text.split()) for text in texts if isinstance(text, str))
 
 
-@dataclass(frozen=True, slots=True)
-class SortedRecords:
-    """The records of a run, each in one list.
-
-    `answered` are in the order of the tree, one per path. The others are in order of time: models
-    inside functions, failures, questions that gates wait for, and the rest (answers of repeated
-    calls, skipped calls, answered questions).
-    """
-
-    answered: tuple[CallRecord, ...]
-    inner: tuple[CallRecord, ...]
-    failures: tuple[CallRecord, ...]
-    questions: tuple[CallRecord, ...]
-    others: tuple[CallRecord, ...]
-
-    @classmethod
-    def of(cls, records: Iterable[CallRecord], order: Callable[[str], Any]) -> Self:
-        """Sort the records of one run; `order` returns the sort key of a path."""
-        records = tuple(records)
-        inner = [record for record in records if record.kind == "inner" and record.error is None]
-        # Models inside a Call have its path, and would count instead of it.
-        stands = effective_records([one for one in records if one.kind != "inner"], full_path_of)
-        answered = [record for record in stands.values() if record.error is None]
-        failures = [record for record in records if record.failed]
-        questions = pending(records)
-        # By identity: records contain mappings, which have no hash.
-        known = {id(record) for record in (*answered, *inner, *failures, *questions)}
-        return cls(
-            tuple(sorted(answered, key=lambda record: order(record.key.path))),
-            tuple(inner),
-            tuple(failures),
-            tuple(questions),
-            tuple(record for record in records if id(record) not in known),
-        )
+def _sorted_records(records: Sequence[CallRecord], order: Callable[[str], Any]) -> dict[str, Any]:
+    """Return the fields of a transcript that contain records; `order` is the sort key of a path."""
+    # Models inside a Call have its path, and would count instead of it.
+    stands = effective_records([one for one in records if one.kind != "inner"], full_path_of)
+    answered = [record for record in stands.values() if record.error is None]
+    found = {
+        "records": sorted(answered, key=lambda record: order(record.key.path)),
+        "inner": [one for one in records if one.kind == "inner" and one.error is None],
+        "failures": [record for record in records if record.failed],
+        "questions": pending(records),
+    }
+    # By identity: records contain mappings, which have no hash.
+    known = set(map(id, chain.from_iterable(found.values())))
+    found["others"] = [record for record in records if id(record) not in known]
+    return dict(zip(found, map(tuple, found.values()), strict=True))
 
 
 FORMAT = "mergepoint.transcript/1"
@@ -308,7 +287,7 @@ class Transcript(Displayed):
     ) -> Transcript:
         """Return the transcript of one run from its records."""
         own = [record for record in records if record.key.run == run_id]
-        found = SortedRecords.of(own, Order(tree, at))
+        found = _sorted_records(own, Order(tree, at))
         seen = replay(own, tree, base=State(tuple(base)), at=at, inputs=inputs, seed=seed)
         return cls(
             run_id=run_id,
@@ -317,15 +296,11 @@ class Transcript(Displayed):
             tree=outline(tree, at),
             inputs=dict(inputs or {}),
             messages=tuple(base),
-            records=found.answered,
-            failures=found.failures,
             outputs=dict(outputs or {}),
             text=text,
             error=error,
-            words=ContextSaving.of(found.answered, seen, base, tree, at),
-            inner=found.inner,
-            questions=found.questions,
-            others=found.others,
+            words=ContextSaving.of(found["records"], seen, base, tree, at),
+            **found,
         )
 
     @property
@@ -341,7 +316,8 @@ class Transcript(Displayed):
     @property
     def rejected(self) -> tuple[CallRecord, ...]:
         """Return the decisions that ended the run: rejections at gates with on_reject="stop"."""
-        stopping = set(_stopping(self.tree))
+        nodes = _nodes(self.tree)
+        stopping = {one["path"] for one in nodes if one.get("on_reject") == "stop"}
         return tuple(
             record
             for record in self.records
@@ -353,7 +329,7 @@ class Transcript(Displayed):
     @property
     def steps_with_tools(self) -> tuple[CallRecord, ...]:
         """Return the records of steps with tools."""
-        steps = set(_with_tools(self.tree))
+        steps = {one["path"] for one in _nodes(self.tree) if one.get("tools")}
         return tuple(one for one in self.records if of_first_iterations(one.path) in steps)
 
     @property
@@ -499,20 +475,11 @@ def read_transcript(path: Path) -> Transcript:
         raise MergepointError(f"{path} holds no transcript: {error}") from error
 
 
-def _stopping(shape: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the paths of the gates whose rejection ends the run."""
-    if shape.get("on_reject") == "stop":
-        yield str(shape["path"])
+def _nodes(shape: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield an outline and those of all nodes below it."""
+    yield shape
     for inner in shape.get("nodes", ()):
-        yield from _stopping(inner)
-
-
-def _with_tools(shape: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the paths of the steps with tools."""
-    if shape.get("tools"):
-        yield str(shape["path"])
-    for inner in shape.get("nodes", ()):
-        yield from _with_tools(inner)
+        yield from _nodes(inner)
 
 
 def _dumped(plain: Mapping[str, Any]) -> bytes:
@@ -547,9 +514,9 @@ def transcript_of(header: RunHeader, records: Iterable[CallRecord]) -> Transcrip
     Otherwise they are empty, and `error` says why: a merge or a loop failed; "GateOpen" if only
     decisions are missing; or "Unfinished", with the first call without an answer.
     """
-    at, own = str(header.shape["path"]), [one for one in records if one.key.run == header.run_id]
-    tree = from_outline(header.tree)
-    found = SortedRecords.of(own, Order(tree, at))
+    own = [record for record in records if record.key.run == header.run_id]
+    tree, at = from_outline(header.shape), str(header.shape["path"])
+    found = _sorted_records(own, Order(tree, at))
     of_kind = _of_recipe if is_recipe(header.tree) else _of_tree
     return Transcript(
         run_id=header.run_id,
@@ -558,12 +525,8 @@ def transcript_of(header: RunHeader, records: Iterable[CallRecord]) -> Transcrip
         tree=header.tree,
         inputs=dict(header.inputs),
         messages=header.messages,
-        records=found.answered,
-        failures=found.failures,
-        inner=found.inner,
-        questions=found.questions,
-        others=found.others,
-        **of_kind(header, own, found.answered),
+        **of_kind(header, own, found["records"]),
+        **found,
     )
 
 
@@ -589,7 +552,7 @@ def _of_recipe(
     good = () if end is None else end.good
     # Every call sees only its own prompt: nothing is shared.
     words = {
-        one.key.path: sum(map(count_words, (one.prompt, *map(_content, one.lead))))
+        one.key.path: sum(map(count_words, (one.prompt, *map(attrgetter("content"), one.lead))))
         for one in answered
         if one.kind == "step"
     }

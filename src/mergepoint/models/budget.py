@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import KW_ONLY, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from operator import attrgetter
 from time import monotonic
 from typing import Any, Protocol
 
@@ -26,7 +27,6 @@ from mergepoint.models.budget_account import (
     below,
     by_path,
     charge_prior_calls,
-    counts_tokens,
     tokens_of,
 )
 from mergepoint.models.pricing import PICO, Price, Prices
@@ -220,15 +220,12 @@ class BudgetLedger:
         chain = self._chain(key.path)
         if not chain and price is None:
             return None
-
-        def most() -> CallEstimate:
-            return self._need(key.path, price, messages, params)
-
+        most = partial(self._need, key.path, price, messages, params)
         if not chain:
             return LedgerReservation(self.settled, chain, price, None, most)
         if price is None and (fault := _unpriced(chain, key.path, model)):
             raise TreeError([fault])
-        counted = any(map(counts_tokens, chain))
+        counted = any(map(attrgetter("counts_tokens"), chain))
         need = most() if counted else CallEstimate(key.path, Amount(calls=1))
         with self._lock:
             now = self._stopwatch.start()

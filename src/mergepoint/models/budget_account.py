@@ -34,8 +34,6 @@ class Amount(NamedTuple):
 
 
 NOTHING = Amount()
-_KINDS = ("calls", "tokens", "usd")
-"""What each number of an Amount limits, as budgets name it."""
 
 
 class CallEstimate(NamedTuple):
@@ -69,12 +67,9 @@ class BudgetAccount:
         self.counts_calls = calls is not None
         self.counts_tokens = tokens is not None or usd is not None
         # Compare picodollars as integers: with floats, three calls of 0.1 USD would exceed 0.3.
-        limits = (calls, tokens, None if usd is None else round(usd * PICO))
-        self._limits = [
-            (kind, position, limit)
-            for position, (kind, limit) in enumerate(zip(_KINDS, limits, strict=True))
-            if limit is not None
-        ]
+        pico = None if usd is None else round(usd * PICO)
+        limits = (("calls", 0, calls), ("tokens", 1, tokens), ("usd", 2, pico))
+        self._limits = [(kind, at, most) for kind, at, most in limits if most is not None]
 
     def seconds(self, now: float) -> float:
         """Return the seconds since the first call, plus those of earlier processes."""
@@ -86,8 +81,8 @@ class BudgetAccount:
         if limit is not None and (seconds := self.seconds(now)) >= limit:
             problem = f"{seconds:.1f} s are used; allow more time"
             raise self._exceeded("seconds", seconds, 0, limit, need, problem)
-        for kind, position, most in self._limits:
-            spent, held, wanted = self.spent[position], self.held[position], need.amount[position]
+        for kind, at, most in self._limits:
+            spent, held, wanted = self.spent[at], self.held[at], need.amount[at]
             if spent + held + wanted > most:
                 unit = PICO if kind == "usd" else 1
                 problem = _problem(kind, spent, held, need)
@@ -109,13 +104,6 @@ class BudgetAccount:
             problem=f"the budget of {self.path or 'the run'}, {shown(kind, limit)}, is not "
             f"enough for the call at {need.path}: {problem}",
         )
-
-
-counts_calls: Callable[[BudgetAccount], bool] = attrgetter("counts_calls")
-"""Return whether a budget counts calls."""
-
-counts_tokens: Callable[[BudgetAccount], bool] = attrgetter("counts_tokens")
-"""Return whether a budget needs to know how many tokens a call may use."""
 
 
 def shown(kind: str, amount: float) -> str:
@@ -181,7 +169,7 @@ class LedgerReservation:
         self._most = most
         self._open = True
         self._cost: float | None = None
-        self.counts_calls = any(map(counts_calls, chain))
+        self.counts_calls = any(map(attrgetter("counts_calls"), chain))
 
     def settle(self, message: AIMessage | None, error: BaseException | None = None) -> float | None:
         """Charge the actual usage of the attempt; return its cost in USD, or None if unknown.
@@ -219,7 +207,7 @@ class LedgerReservation:
         """Return the charge for an answer without usage: the most that it may have used."""
         # Bounding tokens reads the whole prompt, so it is done only if they have a price, or a
         # budget counts them.
-        counted = self._price is not None or any(map(counts_tokens, self._chain))
+        counted = self._price is not None or any(map(attrgetter("counts_tokens"), self._chain))
         return self._most().amount if counted and not self._held.tokens else self._held
 
 

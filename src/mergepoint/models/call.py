@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -35,7 +36,7 @@ from mergepoint.journal.stores import Journal
 from mergepoint.journal.writer import PendingWrites, append_record
 from mergepoint.models.budget import BudgetSource, Reservation, merged
 from mergepoint.models.identity import declared
-from mergepoint.models.pricing import aread_catalogue, needs_catalogue
+from mergepoint.models.pricing import needs_catalogue, read_catalogue
 from mergepoint.models.providers import View, as_langchain_sends, default_view, seen_through
 from mergepoint.models.responses import check_end, cleaned, truncation
 from mergepoint.models.retry import CLOCK, Clock, wait_before_next
@@ -297,7 +298,7 @@ class Attempt:
         """Wait as `pause` does, on an event loop, and load prices in a thread."""
         call = self._call_run.call
         if call.budget is not None and needs_catalogue(call.model):
-            await aread_catalogue()
+            await asyncio.to_thread(read_catalogue)
         if self._after is not None:
             await call.clock.asleep(self._after)
 

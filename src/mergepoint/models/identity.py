@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import orjson
 from langchain_core.language_models import BaseChatModel, LangSmithParams
@@ -221,21 +221,14 @@ def _without_choice(config: RunnableConfig) -> RunnableConfig:
     return found
 
 
-class Declaration(NamedTuple):
-    """Recorded name, provider, and parameters of a call, as its model declares them."""
-
-    model: str
-    provider: str
-    params: dict[str, Any]
-
-
 def declared(
     model: BaseChatModel, stop: Sequence[str] | None, options: Mapping[str, Any]
-) -> Declaration:
-    """Return name, provider, and parameters of a call, including bound tools and response formats.
+) -> tuple[str, str, dict[str, Any]]:
+    """Return the recorded name and the provider of a call's model, and the call's parameters.
 
-    If the call does not set them, temperature and output limit are those that the model declares:
-    models that differ in them must not answer for each other, and budgets need the limit.
+    They include bound tools and response formats. If the call does not set them, temperature and
+    output limit are those that the model declares: models that differ in them must not answer for
+    each other, and budgets need the limit.
     """
     traced = tracing_params(model, **options)
     params: dict[str, Any] = plain_options(options)
@@ -247,7 +240,7 @@ def declared(
     cap = None if output_cap(params) else output_cap_of(model)
     if cap is not None:
         params["max_tokens"] = cap
-    return Declaration(_name_of(model, traced), str(traced.get("ls_provider", "")), params)
+    return _name_of(model, traced), str(traced.get("ls_provider", "")), params
 
 
 def plain_options(value: Any) -> Any:

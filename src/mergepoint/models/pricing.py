@@ -140,12 +140,7 @@ class Prices:
 def prepare_prices(models: Iterable[str]) -> None:
     """Load the bundled price data for models that need it, unless an event loop runs."""
     if asyncio._get_running_loop() is None and any(map(needs_catalogue, models)):
-        _read()
-
-
-async def aread_catalogue() -> None:
-    """Load the bundled price data in a thread, so that later lookups don't wait for a file."""
-    await asyncio.to_thread(_read)
+        read_catalogue()
 
 
 _READ = threading.Event()
@@ -156,7 +151,8 @@ def needs_catalogue(model: str) -> bool:
     return not _READ.is_set() and model != OFFLINE and bool(model.partition(":")[2])
 
 
-def _read() -> None:
+def read_catalogue() -> None:
+    """Load the bundled price data, so that later lookups don't wait for a file."""
     from genai_prices.data_snapshot import get_snapshot  # a third of a second; only when needed
 
     get_snapshot()

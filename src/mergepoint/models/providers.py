@@ -352,15 +352,12 @@ def default_view(model: BaseChatModel, provider: str) -> View:
     return "as_is"
 
 
-_content = attrgetter("content")
-
-
 def as_langchain_sends(messages: list[BaseMessage]) -> list[BaseMessage]:
     """Return messages with content blocks in the form that LangChain passes to a chat model.
 
     LangChain converts blocks of older versions when a model is called, before the model's own code.
     """
-    if {str}.issuperset(map(type, map(_content, messages))):
+    if {str}.issuperset(map(type, map(attrgetter("content"), messages))):
         return messages
     return normalized(messages)
 

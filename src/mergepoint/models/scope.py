@@ -38,8 +38,6 @@ from mergepoint.models.timeouts import STOP_SIGNAL, AttemptTracker, TimeLimits
 from mergepoint.tree.policy import Policy
 from mergepoint.tree.prompts import copied_message
 
-_journal = attrgetter("journal")
-
 
 class Samples:
     """Numbers equal requests of one execution, from `first`, and stores their answers.
@@ -110,6 +108,8 @@ class Scope:
         attempts: The attempts of the earlier scopes of that call.
     """
 
+    _token: Token[Scope | None]
+
     def __init__(
         self,
         key: CallKey,
@@ -142,7 +142,6 @@ class Scope:
         self.attempts = attempts
         self.answered_by = ""
         self._given_up: list[BaseException] = []
-        self._token: Token[Scope | None] | None = None
 
     def call(
         self,
@@ -165,7 +164,7 @@ class Scope:
             view=self._view or default_view(model, provider),
             lead=_leading(messages),
             params=params,
-            journals=list(map(_journal, self.keepers)),
+            journals=list(map(attrgetter("journal"), self.keepers)),
             accept=self._accept or _text_of_answer,
             asks_again=self._accept is not None,
             budget=self.budget,
@@ -261,7 +260,7 @@ class Scope:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._leave()
+        SCOPE.reset(self._token)
         self.end()
 
     async def __aenter__(self) -> Self:
@@ -274,7 +273,7 @@ class Scope:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._leave()
+        SCOPE.reset(self._token)
         await self.aend()
 
     def end(self) -> None:
@@ -286,11 +285,6 @@ class Scope:
         """End as `end` does, on an event loop."""
         self.tracker.close()
         await self.tracker.aland()
-
-    def _leave(self) -> None:
-        if self._token is not None:
-            SCOPE.reset(self._token)
-        self._token = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Scope:
         return self  # a copy of a model is in the same execution

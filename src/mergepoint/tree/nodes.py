@@ -603,7 +603,6 @@ def find(tree: Node, path: str) -> Node:
 
 
 _FIRST: Final = iteration_name(1)
-_kind = attrgetter("kind")
 
 
 class Order:
@@ -612,7 +611,7 @@ class Order:
     def __init__(self, tree: Node, path: str) -> None:
         paths, nodes = zip(*walk(tree, path), strict=True)
         self._places = dict(zip(paths, count()))
-        self._loops = Loop.kind in map(_kind, nodes)
+        self._loops = Loop.kind in map(attrgetter("kind"), nodes)
 
     def static(self, path: str) -> str:
         """Return the path in the tree for a path in a run: the same path in the first iteration."""
