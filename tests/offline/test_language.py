@@ -68,11 +68,9 @@ def test_sections_are_tags_and_labelled_lines() -> None:
 
 
 def test_an_instruction_with_a_colon_is_no_label() -> None:
-    """`Summarise this:` and `Which is it:` ask for something; `Plan:` and `Mood:` are labels."""
-    assert parts_in("Summarise this: a. Which is it: b?\nPlan: c\nMood: d").sections == (
-        ("plan", "c"),
-        ("mood", "d"),
-    )
+    """`Summarise this:` and `Which is it:` ask for something; `Mood:` is a label."""
+    text = "Summarise this: a. Which is it: b?\nMood: d"
+    assert parts_in(text).sections == (("mood", "d"),)
     assert parts_in("Choose one: tea or milk").instructions == "Choose one: tea or milk"
 
 

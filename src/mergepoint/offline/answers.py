@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from mergepoint.offline.brief import Brief, brief_of, subject_of, title_case, titles_for
+from mergepoint.offline.brief import Brief, brief_of, is_picture, subject_of, title_case, titles_for
 from mergepoint.offline.critics import (
     apply_edits,
     chosen_in,
@@ -67,7 +67,6 @@ _OUTLINE = (
     "Say what changes once it is understood.",
     "End with the one sentence to remember.",
 )
-_PICTURES = word_set("image picture poster illustration photo painting drawing visual scene cover")
 _WITH_TITLE = re.compile(r"poster|cover|flyer|leaflet|\bad\b|banner|card|invitation")
 
 
@@ -116,7 +115,7 @@ def _best_option(options: Sequence[str], brief: Brief) -> int:
 def _list_options(conversation: ConversationReading) -> str:
     brief = brief_of(conversation)
     subject = subject_of(conversation, brief)
-    templates = _VIEWS if _is_picture(conversation, brief) else _APPROACHES
+    templates = _VIEWS if is_picture(brief, conversation.task) else _APPROACHES
     start = templates.index(pick(templates, subject))
     like = next((like for like in brief.likes if like.endswith("s")), "one detail")
     options = [
@@ -182,10 +181,6 @@ def _introduce(conversation: ConversationReading) -> str:
 # Pictures.
 
 
-def _is_picture(conversation: ConversationReading, brief: Brief) -> bool:
-    return bool(brief.format) or not _PICTURES.isdisjoint(words_of(conversation.task))
-
-
 def _concept_of(conversation: ConversationReading, brief: Brief) -> str:
     """Return the option chosen last in the conversation, otherwise the subject."""
     for kind, text in reversed(conversation.messages):
@@ -225,7 +220,7 @@ def _message(conversation: ConversationReading) -> str:
 
 def _describe(conversation: ConversationReading) -> str:
     brief = brief_of(conversation)
-    if not _is_picture(conversation, brief):
+    if not is_picture(brief, conversation.task):
         return _introduce(conversation)
     parts = [f"The {brief.format or 'picture'} shows {_concept_of(conversation, brief)}."]
     if brief.details:
@@ -240,9 +235,8 @@ def _image_prompt(conversation: ConversationReading) -> str:
     brief = brief_of(conversation)
     concept = _concept_of(conversation, brief)
     link = "for" if brief.format in ("ad", "invitation", "logo") else "of"
-    parts = [f"{capitalize_first(brief.format or 'image')} {link} {concept}", *brief.details]
-    known = normalize(" ".join(parts))
-    parts += [like for like in brief.likes if normalize(like) not in known]
+    parts = [f"{capitalize_first(brief.format or 'image')} {link} {concept}"]
+    parts += [*brief.details, *brief.likes]
     if brief.mood:
         parts.append(f"{brief.mood} mood")
     if _WITH_TITLE.search(brief.format):
@@ -289,8 +283,6 @@ _STEPS = (
     "Name what is most often misunderstood about {subject}.",
     "Say what changes once {subject} is understood.",
 )
-
-
 _FEEDBACK = ("feedback", "lessons", "tool", "reason", "answers")
 
 
@@ -366,7 +358,7 @@ def answer_stage(stage: StagePrompt) -> str:
         return apply_edits(stage.text, edits_in(stage.feedback))
     if "ways" in stage.tags and "plan" not in words:
         return _ways(stage, specific="fit" in words)
-    if "step" in words and "steps" in stage.tags:
+    if "steps" in stage.tags:
         return _next_step(stage)
     if {"write", "questions"} <= words or "questions" in stage.tags:
         return _questions(stage)

@@ -66,9 +66,7 @@ _LISTENER = _pattern(
 _EXCLUDE = _pattern(r"(?:,\s*)?\b(?:and |but )?(?:no|without|avoid(?:ing)?)\s+([^,.;\n]+)")
 _MOOD = _pattern(r"\bfeels?\s+([^.;,\n]+)")
 _MOOD_WORDS = word_set(
-    """bold bright calm cheerful cold cozy dark dramatic eerie elegant festive friendly funny gentle
-    gloomy hopeful joyful lonely magical mysterious peaceful playful proud quiet romantic sad secret
-    silent tender tense warm wild"""
+    "bold bright calm cheerful dark festive funny gloomy playful proud quiet sad secret warm wild"
 )
 # A comma ends the subject, unless another item of a list follows.
 _SUBJECT_END = re.compile(
@@ -95,6 +93,7 @@ _SHOWS = _pattern(
     r"(?:be|is|are|shows?|has|have|includes?)|show|include|with)\s+"
 )
 _HEAD_END = re.compile(r"\s(?:of|on|in|at|by|from|under|over|with|near|who|that|which|\w+ing)\s")
+_PICTURES = word_set("image picture poster illustration photo painting drawing visual scene cover")
 _EDGE_MARKS = " ,.;:!?-\u2013\u2014\"'\u201c\u201d"
 
 
@@ -210,6 +209,11 @@ def _trim(text: str) -> str:
 def subject_of(conversation: ConversationReading, brief: Brief) -> str:
     """Return the subject of the brief, otherwise words of the task."""
     return brief.subject or join_list(subject_words(conversation.task)[:4]) or "the request"
+
+
+def is_picture(brief: Brief, text: str) -> bool:
+    """Return whether a brief, or text about it, is about a picture."""
+    return bool(brief.format) or not _PICTURES.isdisjoint(words_of(text))
 
 
 # Titles from the words of the subject.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from mergepoint.offline.brief import FORMAT, Brief, brief_of, titles_for
+from mergepoint.offline.brief import FORMAT, Brief, brief_of, is_picture, titles_for
 from mergepoint.offline.language import (
     ConversationReading,
     attached_text,
@@ -84,13 +84,11 @@ def form_of(text: str) -> Form:
 
 
 def options_in(text: str) -> tuple[str, ...]:
-    """Return the numbered options of text, otherwise the parts under a repeated label."""
+    """Return the numbered options of text, otherwise its parts labelled as answers."""
     numbered = tuple(option.strip() for _, option in _NUMBERED.findall(text))
     if len(numbered) > 1:
         return numbered
-    labels = Counter(label for label, _ in parts_in(text).sections)
-    repeated = next((label for label, count in labels.items() if count > 1), None)
-    return tuple(body for label, body in parts_in(text).sections if label == repeated and body)
+    return tuple([body for label, body in parts_in(text).sections if label == "answer" and body])
 
 
 def chosen_in(text: str) -> str:
@@ -198,7 +196,7 @@ class ReviewedText:
         if self.form not in ("phrases", "lines"):
             return False
         asked = [text for kind, text in self.conversation.messages if kind != "ai"]
-        return bool(self.brief.format) or not _PICTURES.isdisjoint(content_words(" ".join(asked)))
+        return is_picture(self.brief, " ".join(asked))
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +232,6 @@ class Critic:
 
 
 _DEPICTS = word_set("show shows shown showing depict depicts seen")
-_PICTURES = word_set("picture image poster illustration photo painting drawing")
 _HEDGES = re.compile(
     r"\b(a little|a bit|very|quite|rather(?! than)|somewhat|really|basically|perhaps)\b",
     re.IGNORECASE,

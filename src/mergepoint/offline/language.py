@@ -149,9 +149,6 @@ _TASK_WORDS = _TASK_VERBS.keys() | _CREATION_VERBS
 _QUESTION_WORDS = word_set(
     """which what who whom whose how why when where is are do does can could would should please"""
 )
-_LABEL_WORDS = word_set("outline plan review score check draft list name answer sketch design")
-"""Instruction words that are also labels if they stand alone: `Plan: ...`."""
-
 _COUNT = r"(?:\d+|an?|one|two|three|four|five|six|some|several)"
 _TASK_OBJECTS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("image_prompt", re.compile(r"\b(?:image|picture) prompt\b")),
@@ -277,9 +274,8 @@ def _tagged(text: str) -> Iterator[tuple[int, int, str, str]]:
 def _labelled_lines(text: str) -> Iterator[tuple[int, int, str, str]]:
     """Yield the lines with a label, except instructions and questions that end in a colon."""
     for line in _LABELLED_LINE.finditer(text):
-        first, *others = line[1].lower().split()
-        asks = first in _QUESTION_WORDS or first in _TASK_WORDS
-        if not asks or (not others and first in _LABEL_WORDS):
+        first = line[1].split()[0].lower()
+        if first not in _QUESTION_WORDS and first not in _TASK_WORDS:
             yield line.start(), line.end(), line[1], line[2].strip()
 
 

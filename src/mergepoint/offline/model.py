@@ -387,9 +387,9 @@ class _SchemaFiller:
             return self._array(schema, name, depth)
         if kind in ("integer", "number"):
             return _number(schema, is_integer=kind == "integer")
-        return (
-            {"boolean": False, "null": None}.get(kind) if kind != "string" else self._text(schema)
-        )
+        if kind == "string":
+            return self._text(schema)
+        return False if kind == "boolean" else None
 
     def _resolve(self, schema: Schema) -> Schema:
         """Return a schema without references and unions: null if allowed, or the first branch."""
