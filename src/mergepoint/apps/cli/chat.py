@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mergepoint.apps.cli.framework import SERVER, TRACEBACK, declared, option, words
+from mergepoint.apps.cli.framework import SERVER, TRACEBACK, argument, declared, option, words
 from mergepoint.apps.cli.options import (
     AgentOptions,
     ChatOptions,
@@ -88,11 +88,10 @@ UI_EXAMPLES = (
 def ui(
     target: Annotated[
         str | None,
-        typer.Argument(
-            metavar="TARGET",
-            help="Tree that answers, by name or FILE.py:NAME. Default: the agent.",
-            autocompletion=complete_workflows,
-            show_default=False,
+        argument(
+            "TARGET",
+            "Tree that answers, by name or FILE.py:NAME. Default: the agent.",
+            complete_workflows,
         ),
     ] = None,
     *,

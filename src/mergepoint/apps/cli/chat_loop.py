@@ -318,7 +318,6 @@ class Chat:
 
 # Slash commands.
 
-
 HELP = """\
 /help             show this help
 /steps [TURN]     plan, programs, output and decisions of the last turn, or of one

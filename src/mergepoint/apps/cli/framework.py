@@ -116,6 +116,13 @@ def option(*names: str, help: str, **more: Any) -> Option:  # noqa: A002  (typer
     return Option(names=names, help=help, **more)
 
 
+def argument(metavar: str, about: str, completion: Callable[..., list[str]] | None = None) -> Any:
+    """Return an argument of a command, as typer takes it."""
+    return typer.Argument(
+        metavar=metavar, help=about, autocompletion=completion, show_default=False
+    )
+
+
 def setting(*names: str, value: Any, help: str, **more: Any) -> Any:  # noqa: A002
     """Return an option as the field of a dataclass, whose default is the value."""
     return option(*names, help=help, **more).to_field(value=value)

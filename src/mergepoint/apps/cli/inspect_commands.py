@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from mergepoint.apps.cli.framework import option
+from mergepoint.apps.cli.framework import argument, option
 from mergepoint.apps.cli.options import Blocks, Json, TargetArgument, complete_workflows
 from mergepoint.apps.cli.output import WRONG, CommandError, count, put, put_json, tell
 from mergepoint.core.errors import MergepointError
@@ -149,11 +149,10 @@ SCHEMA_EXAMPLES = (
 def check(
     targets: Annotated[
         list[str],
-        typer.Argument(
-            help="Workflows: names from 'mergepoint list', FILE.py:NAME, or YAML files.",
-            metavar="TARGET",
-            autocompletion=complete_workflows,
-            show_default=False,
+        argument(
+            "TARGET",
+            "Workflows: names from 'mergepoint list', FILE.py:NAME, or YAML files.",
+            complete_workflows,
         ),
     ],
     *,

@@ -10,7 +10,16 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from mergepoint.apps.cli.framework import AGENT, MODEL, RECIPE, SAVING, TREE, option, setting
+from mergepoint.apps.cli.framework import (
+    AGENT,
+    MODEL,
+    RECIPE,
+    SAVING,
+    TREE,
+    argument,
+    option,
+    setting,
+)
 from mergepoint.apps.cli.run_store import (
     JOURNAL,
     LAST,
@@ -115,31 +124,18 @@ SESSIONS = "sessions"
 
 TargetArgument = Annotated[
     str,
-    typer.Argument(
-        help="Workflow: a name from 'mergepoint list', FILE.py:NAME, or a YAML file.",
-        metavar="TARGET",
-        autocompletion=complete_workflows,
-        show_default=False,
+    argument(
+        "TARGET",
+        "Workflow: a name from 'mergepoint list', FILE.py:NAME, or a YAML file.",
+        complete_workflows,
     ),
 ]
 JournalArgument = Annotated[
-    str,
-    typer.Argument(
-        help="Run: an ID, 'last', or a run's folder.",
-        metavar="RUN",
-        autocompletion=complete_journals,
-        show_default=False,
-    ),
+    str, argument("RUN", "Run: an ID, 'last', or a run's folder.", complete_journals)
 ]
 SessionArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="ID",
-        help="Session: an ID, or 'last' for the most recent one.",
-        autocompletion=complete_sessions,
-    ),
+    str, argument("ID", "Session: an ID, or 'last' for the most recent one.", complete_sessions)
 ]
-
 
 _JSON = option("--json", help="Print JSON to stdout, also for errors.")
 _QUIET = option("--quiet", "-q", help="Print only the result and errors.")

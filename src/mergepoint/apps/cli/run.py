@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from mergepoint.apps.cli.framework import SAVING, OnlySet, names_for, option
+from mergepoint.apps.cli.framework import SAVING, OnlySet, argument, names_for, option
 from mergepoint.apps.cli.options import (
     InputOptions,
     JournalArgument,
@@ -58,10 +56,7 @@ DEMO_EXAMPLES = (
 
 def run(
     target: TargetArgument,
-    item: Annotated[
-        list[str] | None,
-        typer.Argument(help="Items of a recipe.", metavar="ITEM", show_default=False),
-    ] = None,
+    item: Annotated[list[str] | None, argument("ITEM", "Items of a recipe.")] = None,
     *,
     inputs: InputOptions,
     options: RecordedOptions,
@@ -122,11 +117,10 @@ def resume(
     run: JournalArgument,
     target: Annotated[
         str | None,
-        typer.Argument(
-            help="Workflow to run, if it has moved. Default: the recorded target.",
-            metavar="TARGET",
-            autocompletion=complete_workflows,
-            show_default=False,
+        argument(
+            "TARGET",
+            "Workflow to run, if it has moved. Default: the recorded target.",
+            complete_workflows,
         ),
     ] = None,
     *,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from mergepoint.apps.cli.framework import option
+from mergepoint.apps.cli.framework import argument, option
 from mergepoint.apps.cli.options import (
     JournalArgument,
     Json,
@@ -348,13 +348,7 @@ _STDOUT = Path("-")
 
 def check(
     runs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Runs: IDs, folders, or 'last'.",
-            metavar="RUN",
-            autocompletion=complete_journals,
-            show_default=False,
-        ),
+        list[str] | None, argument("RUN", "Runs: IDs, folders, or 'last'.", complete_journals)
     ] = None,
     *,
     all_: Annotated[bool, option("--all", help="Check all runs.")] = False,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mergepoint.apps.cli.framework import option
+from mergepoint.apps.cli.framework import argument, option
 from mergepoint.apps.cli.options import (
     SESSIONS,
     Json,
@@ -204,13 +204,7 @@ def export(
 
 def check(
     session: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="ID",
-            help="Sessions: IDs, or 'last'.",
-            autocompletion=complete_sessions,
-            show_default=False,
-        ),
+        list[str] | None, argument("ID", "Sessions: IDs, or 'last'.", complete_sessions)
     ] = None,
     *,
     every: Annotated[bool, option("--all", help="Check all sessions.")] = False,

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from mergepoint.apps.cli.framework import option
+from mergepoint.apps.cli.framework import argument, option
 from mergepoint.apps.cli.inspect_commands import recipe_facts, tree_facts
 from mergepoint.apps.cli.options import (
     Blocks,
@@ -60,21 +58,15 @@ _BRIEF = 300
 def show(
     run: Annotated[
         str,
-        typer.Argument(
-            help="Run (an ID, 'last', a folder, or a transcript file), or a workflow.",
-            metavar="RUN|TARGET",
-            autocompletion=complete_shown,
-            show_default=False,
+        argument(
+            "RUN|TARGET",
+            "Run (an ID, 'last', a folder, or a transcript file), or a workflow.",
+            complete_shown,
         ),
     ],
     path: Annotated[
         str | None,
-        typer.Argument(
-            help="Path of a call in the run, or a unique ending of it.",
-            metavar="PATH",
-            autocompletion=complete_paths,
-            show_default=False,
-        ),
+        argument("PATH", "Path of a call in the run, or a unique ending of it.", complete_paths),
     ] = None,
     *,
     calls: Annotated[
@@ -335,9 +327,7 @@ class PathCalls:
     called: bool  # whether the path is a call; a block isn't
     open: bool = False  # whether a gate waits here
     over: bool = False  # whether the run is done
-    with_tools: bool = (
-        False  # whether it is a step with tools, which is recorded as a function call
-    )
+    with_tools: bool = False  # whether it is a step with tools, recorded as a function call
 
     @property
     def state(self) -> str:
@@ -538,9 +528,8 @@ def _tree(state: RunState) -> Iterator[str]:
     from mergepoint.journal.recipe_records import end_path, is_recipe
 
     shape = state.transcript.tree
-    end = (
-        end_path(str(shape["path"])) if is_recipe(shape) else None
-    )  # shown above, with the results
+    # The end of a recipe is shown above, with the results.
+    end = end_path(str(shape["path"])) if is_recipe(shape) else None
     paths = [at for at in _paths(state) if at.path != end]
     names = ["  " * at.path.count("/") + at.path.rpartition("/")[2] for at in paths]
     width = max(map(len, names))
