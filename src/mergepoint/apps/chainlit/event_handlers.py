@@ -30,7 +30,6 @@ LOCAL = "local"
 NAME_FAILURES = 20
 """Failed logins per user name, from any address, before further attempts must wait."""
 
-
 # Seconds; Chainlit's page reconnects after at most 5.
 _CONNECT_SECONDS = 10
 # Seconds between two checks for the page's connection.

@@ -32,7 +32,6 @@ _PARTS = 4
 # Compared for unknown names: it has a salt but no key, so it matches no password.
 _NO_USER = "scrypt$16384$AAAAAAAAAAAAAAAAAAAAAA==$"
 
-
 WINDOW = 300.0
 """Seconds for which a failed login counts."""
 # Maximum number of names or addresses, so that invented ones don't fill the memory.

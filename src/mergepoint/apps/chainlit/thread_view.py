@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from mergepoint.apps.chainlit.buttons import gate_buttons, interrupted_buttons, retry_buttons
 from mergepoint.apps.chainlit.shown_step import (
     ASSISTANT,
     ShownStep,
+    StepKind,
     code_change,
     escape_directives,
     last_line,
@@ -140,15 +141,23 @@ def _unfinished(data: TurnData) -> Iterator[ShownStep]:
 
 
 def _notice(data: TurnData, what: str, text: str, at: datetime) -> ShownStep:
+    at += MOMENT
+    return _shown(data, f"{data.run_id}/{what}", "system_message", ASSISTANT, text, at, ended_at=at)
+
+
+def _shown(
+    data: TurnData, entry: str, kind: StepKind, name: str, text: str, at: datetime, **more: Any
+) -> ShownStep:
+    """Return a step, inside the one that is around its moment."""
     return ShownStep(
-        id=shown_id(f"{data.run_id}/{what}"),
-        type="system_message",
-        name=ASSISTANT,
+        id=shown_id(entry),
+        type=kind,
+        name=name,
         turn=data.turn,
-        parent=data.run_at(at + MOMENT),
+        parent=data.run_at(at),
         text=text,
-        created_at=at + MOMENT,
-        ended_at=at + MOMENT,
+        created_at=at,
+        **more,
     )
 
 
@@ -157,17 +166,8 @@ def _cost(data: TurnData) -> Iterator[ShownStep]:
     if data.end is None or data.status.live or not data.run_data.usage.calls:
         return
     at = data.end.created_at + 2 * MOMENT
-    yield ShownStep(
-        id=shown_id(f"{data.run_id}/cost"),
-        type="llm",
-        name=data.run_data.line,
-        turn=data.turn,
-        parent=data.run_at(at),
-        text=data.run_data.table,
-        created_at=at,
-        ended_at=at,
-        icon="receipt-text",
-    )
+    entry, line, table = f"{data.run_id}/cost", data.run_data.line, data.run_data.table
+    yield _shown(data, entry, "llm", line, table, at, ended_at=at, icon="receipt-text")
 
 
 BY_USER = "user"
@@ -281,16 +281,8 @@ def _in_progress(data: TurnData) -> Iterator[ShownStep]:
             )
             yield replace(shown, text=partial_text(kind, one.text), live=True, open=True)
         elif one.text and data.end is None and data.places.answers(one.path):
-            yield ShownStep(
-                id=shown_id(f"{data.run_id}/{one.path}/1"),
-                type="assistant_message",
-                name=ASSISTANT,
-                turn=data.turn,
-                parent=data.run_at(one.started),
-                text=escape_directives(one.text),
-                created_at=one.started,
-                live=True,
-            )
+            entry, text = f"{data.run_id}/{one.path}/1", escape_directives(one.text)
+            yield _shown(data, entry, "assistant_message", ASSISTANT, text, one.started, live=True)
 
 
 def _step(
@@ -298,16 +290,8 @@ def _step(
 ) -> ShownStep:
     name = str(kind).capitalize()
     plain = kind is StepType.PLAN and attempt == 1
-    return ShownStep(
-        id=shown_id(entry),
-        type="tool",
-        name=name if plain else f"{name} (attempt {attempt})",
-        turn=data.turn,
-        parent=data.run_at(at),
-        text="",
-        created_at=at,
-        icon=_ICONS.get(kind, ""),
-    )
+    name = name if plain else f"{name} (attempt {attempt})"
+    return _shown(data, entry, "tool", name, "", at, icon=_ICONS.get(kind, ""))
 
 
 ASKS = "Is this what should be done?"
@@ -356,16 +340,8 @@ def _question(data: TurnData, path: str, decided: str, at: datetime) -> ShownSte
     asks = f"{escape_directives(asks)} {decided}" if decided else f"**{escape_directives(asks)}**"
     why = [] if decided or not subject else _why_again(data, subject[-1])
     about = why if subject else _about(data, path)
-    return ShownStep(
-        id=shown_id(f"{data.run_id}/{path}/question"),
-        type="system_message",
-        name=ASSISTANT,
-        turn=data.turn,
-        parent=data.run_at(moment),
-        text="\n\n".join([*about, asks]),
-        created_at=moment,
-        ended_at=moment,
-    )
+    entry, text = f"{data.run_id}/{path}/question", "\n\n".join([*about, asks])
+    return _shown(data, entry, "system_message", ASSISTANT, text, moment, ended_at=moment)
 
 
 def _why_again(data: TurnData, code: WorkingStep) -> list[str]:

@@ -71,7 +71,6 @@ custom_js = "/public/page.js"
 generated_by = "{version}"
 """
 
-
 _PAGE_TEXTS: Mapping[str, str] = {
     "auth.login.form.email.label": "Name",
     "auth.login.form.email.placeholder": "",
