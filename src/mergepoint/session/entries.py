@@ -339,7 +339,6 @@ def normalize_spoken_text(given: object, *, what: str, redact: Redact | None = N
 
 # Clients choose ids of sessions, and ids become folder names, so only safe ones are accepted.
 
-
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 

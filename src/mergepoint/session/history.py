@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 import secrets
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
 
@@ -166,15 +167,32 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _ABOUT = (*_NUMBERS, *_TEXTS, "error", "metadata")
 
 
+E = TypeVar("E", SessionMessage, WorkingStep)
+
+
 @dataclass(frozen=True, kw_only=True)
-class MessageDraft:
-    """A message to add."""
+class Draft(ABC, Generic[E]):
+    """A message or step to add, which is written once if it has an id."""
 
     id: str | None
     text: CleanedText
-    role: Role
     turn: int | None = None
     path: str = ""
+
+    @abstractmethod
+    def entry(self, past: SessionState) -> E:
+        """Return the entry. Raises SessionError if its turn accepts no answer."""
+
+    @abstractmethod
+    def fits(self, entry: object) -> bool:
+        """Return whether an entry equals the draft."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessageDraft(Draft[SessionMessage]):
+    """A message to add."""
+
+    role: Role
     run: str = ""
     opens: bool = False
 
@@ -197,21 +215,16 @@ class MessageDraft:
 
     def fits(self, entry: object) -> bool:
         """Return whether an entry equals the draft."""
-        if not isinstance(entry, SessionMessage):
-            return False
         # Both texts are masked and cleaned, so a repeated request with a secret in it is equal too.
-        return (entry.role, entry.content) == (self.role, self.text.text)
+        known = (entry.role, entry.content) if isinstance(entry, SessionMessage) else None
+        return known == (self.role, self.text.text)
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepDraft:
+class StepDraft(Draft[WorkingStep]):
     """A working step to add; `about` contains its other fields, validated."""
 
-    id: str | None
-    text: CleanedText
     type: StepType
-    turn: int | None = None
-    path: str = ""
     made_at: datetime | None = None
     about: Mapping[str, Any] = field(default_factory=dict)
 
@@ -233,9 +246,8 @@ class StepDraft:
 
     def fits(self, entry: object) -> bool:
         """Return whether an entry equals the draft."""
-        if not isinstance(entry, WorkingStep):
-            return False
-        return (entry.type, entry.content) == (self.type, self.text.text)
+        known = (entry.type, entry.content) if isinstance(entry, WorkingStep) else None
+        return known == (self.type, self.text.text)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -230,7 +230,6 @@ def header_at(place: str, session_id: str, plain: dict[str, Any]) -> SessionHead
 # A user interface has rows of its own: the owner of a conversation, its title, ratings of answers.
 # They are stored with the session, and deleted with it.
 
-
 ROWS_FORMAT: Final = "mergepoint.sidecar/1"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 

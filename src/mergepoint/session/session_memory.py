@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, cast
 
 from langchain_core.messages import BaseMessage
 
@@ -30,6 +30,8 @@ from mergepoint.session.entries import (
     plain_of,
 )
 from mergepoint.session.history import (
+    Draft,
+    E,
     FactDraft,
     MessageDraft,
     SessionState,
@@ -42,7 +44,6 @@ from mergepoint.session.history import (
 from mergepoint.session.session_log import SessionLog
 
 # A snapshot is for people, and never read back.
-
 
 RECENT = 200
 """The number of latest rows per list in a snapshot, which bounds the cost of writing it."""
@@ -115,27 +116,6 @@ def row_to_plain(row: Row) -> dict[str, Any]:
 
 def _rows(past: SessionState) -> dict[str, Sequence[Row]]:
     return {"messages": past.messages, "facts": past.facts, "steps": past.steps}
-
-
-E = TypeVar("E", SessionMessage, WorkingStep)
-E_co = TypeVar("E_co", SessionMessage, WorkingStep, covariant=True)
-
-
-class Draft(Protocol[E_co]):
-    """An entry to write, with or without an id."""
-
-    @property
-    def id(self) -> str | None:
-        """Return the id under which it is written once, or None."""
-        ...
-
-    def entry(self, past: SessionState) -> E_co:
-        """Return the entry to append to this state."""
-        ...
-
-    def fits(self, entry: object) -> bool:
-        """Return whether an entry equals the draft."""
-        ...
 
 
 class SessionMemory:
