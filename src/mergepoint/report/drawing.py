@@ -327,7 +327,6 @@ def abridged(drawn: Sketch) -> str | None:
 
 # Lengths are in pixels at the drawing's natural size.
 
-
 # Width of one cell of the names' font, at 13 px.
 NAME = 7.85
 # Width of one cell of the small font, at 11 px.
@@ -424,7 +423,6 @@ def label_width(text: str) -> int:
 # Every node is entered at the middle of its top and left at the middle of its bottom. Sequential
 # nodes are stacked. Parallel nodes form rows, which are fed from the left if there are several, and
 # joined on the right.
-
 
 ROW_WIDTH = 1040
 MOST_IN_ONE_ROW = 6

@@ -38,7 +38,6 @@ from mergepoint.tree.validate import inputs_of
 # Elements have inline styles and no ids, so that several drawings can be in one page. They use the
 # colors of a light page, which `themed` replaces for a dark one.
 
-
 INK = "#1e293b"
 SOFT = "#5b6779"
 WAY = "#7c8799"

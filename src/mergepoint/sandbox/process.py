@@ -274,10 +274,8 @@ def _pipes(process: subprocess.Popen[bytes]) -> Mapping[Printed, IO[bytes]]:
 
 # Supervision: a thread that follows one run of code and enforces its limits.
 
-
 # Supervision needs a thread, so that the limits are enforced while an event loop is busy. The
 # thread lives as long as the run: the kernel ends a sandbox with the thread that started it.
-
 
 TICK = 0.01
 """Seconds between two measurements of the usage."""

@@ -216,7 +216,6 @@ def _read(name: str, proc: int) -> bytes:
 
 # Control groups, in which the kernel counts CPU time.
 
-
 _NAME = re.compile(r"mergepoint-sandbox-[0-9]+-[0-9a-f]{16}")
 _TRIES = 5  # another process may remove a group before it is locked
 _REMOVAL, _AGAIN = 1.0, 0.005  # seconds for the last process to leave, and a pause

@@ -149,7 +149,6 @@ def run_block(
 
 # Sandbox: results from a script.
 
-
 Played = CodeRun | str | Callable[[CodeJob], CodeRun | str]
 """The result of a run: a CodeRun, the output of a success, or a function of the job."""
 
@@ -195,7 +194,6 @@ def failed(output: str, *, exit_code: int = 1) -> CodeRun:
 
 
 # Crashes: a run that ends as if its process was killed.
-
 
 When = Literal["before", "torn", "after"]
 
@@ -317,7 +315,6 @@ class MortalJournal:
 
 
 # Random answers, to simulate how well a recipe works.
-
 
 Chance = Callable[[random.Random, str], str | Mapping[str, Any]]
 

@@ -241,7 +241,6 @@ class Step(Displayed):
 
 ChatStep = Step
 
-
 _EMPTY_RESPONSE = "allow_empty_response"
 
 

@@ -172,7 +172,6 @@ ToolField = Annotated[
     str, AfterValidator(_imported), typed("the name of a tool, package.module:name", str)
 ]
 
-
 PairField = Annotated[
     list[Text],
     typed("[user text, assistant text]", lambda value: isinstance(value, list) and len(value) == 2),
