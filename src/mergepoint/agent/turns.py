@@ -32,7 +32,7 @@ from mergepoint.journal.replay import answer_questions
 from mergepoint.journal.writer import run_off_loop
 from mergepoint.session.entries import WorkingStep
 from mergepoint.session.session_memory import SessionMemory
-from mergepoint.session.turn_runner import Reply, TurnRunner, cancel_turn
+from mergepoint.session.turn_runner import Reply, TurnRunner, cancel_turn, records_of
 from mergepoint.tree.decision import Decision, Question
 
 Asks = Literal["plan", "code", "other"]
@@ -216,9 +216,7 @@ def _heard(listeners: Listeners, known: frozenset[str]) -> Iterator[Recorder]:
 
 def _on_record(memory: SessionMemory) -> frozenset[str]:
     """Return the paths of the last turn that have their answer."""
-    asked = memory.past.asked(memory.turn)
-    runs = memory.runs()
-    if asked is None or not asked.run or not runs.has(asked.run):
-        return frozenset()
-    _, records = runs.read(asked.run)
-    return frozenset(record.path for record in records if record.answered)
+    found = records_of(memory, memory.turn)
+    return (
+        frozenset(record.path for record in found[1] if record.answered) if found else frozenset()
+    )

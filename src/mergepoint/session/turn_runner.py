@@ -32,6 +32,7 @@ from mergepoint.engine.run_tree import Result, arun_generation, run_generation
 from mergepoint.engine.runner import ChatRunner
 from mergepoint.journal.call_records import CallRecord, call_messages
 from mergepoint.journal.replay import open_questions
+from mergepoint.journal.stores import RunHeader
 from mergepoint.journal.writer import in_threads, run_off_loop
 from mergepoint.models.identity import ChatModel
 from mergepoint.models.pricing import Price
@@ -242,7 +243,7 @@ class TurnInProgress:
         self._before = asked.before
         self._runner = runner
         self._artifacts = artifacts
-        self._ctx = RunContext(run_id=run_of(memory, asked.message.turn), meta=dict(meta))
+        self._ctx = RunContext(run_id=stem_of(memory.past, asked.message.turn), meta=dict(meta))
         self._answer = _answer_of(memory, asked.message.turn)
 
     @property
@@ -322,9 +323,12 @@ class TurnInProgress:
             error.add_note(f"and the session could not note it: {other}")
 
 
-def run_of(memory: SessionMemory, turn: int) -> str:
-    """Return the id of a turn's run."""
-    return stem_of(memory.past, turn)
+def records_of(memory: SessionMemory, turn: int) -> tuple[RunHeader, tuple[CallRecord, ...]] | None:
+    """Return header and records of a turn's run, None if it has no journal."""
+    asked, runs = memory.past.asked(turn), memory.runs()
+    if asked is None or not asked.run or not runs.has(asked.run):
+        return None
+    return runs.read(asked.run)
 
 
 def accepted(memory: SessionMemory, *, text: str, message_id: str | None) -> UserTurn:
@@ -499,10 +503,8 @@ class TurnRunner:
         no turn is unfinished, or it has not reached a gate.
         """
         memory.refresh()
-        asked, runs = memory.unfinished, memory.runs()
-        if asked is None or not runs.has(asked.run):
-            return []
-        return open_questions(*runs.read(asked.run), self.tree)
+        found = None if memory.unfinished is None else records_of(memory, memory.turn)
+        return [] if found is None else open_questions(*found, self.tree)
 
     @contextmanager
     def _turn(

@@ -7,15 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import (
-    Any,
-    ClassVar,
-    Final,
-    Literal,
-    Protocol,
-    get_args,
-    runtime_checkable,
-)
+from typing import Any, ClassVar, Final, Literal, Protocol, get_args, runtime_checkable
 
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable

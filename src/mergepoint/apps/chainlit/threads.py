@@ -30,6 +30,7 @@ from mergepoint.core.errors import SessionError
 from mergepoint.journal.replay import open_questions
 from mergepoint.session.session_memory import SessionMemory
 from mergepoint.session.session_store import SessionBrief, Sessions
+from mergepoint.session.turn_runner import records_of
 from mergepoint.tree.nodes import Node
 
 if TYPE_CHECKING:  # Chainlit writes files when it is imported, and rows don't need it
@@ -364,16 +365,14 @@ class Threads:
         running = self.running(memory.session_id)
         if running is not None:
             return running
-        asked = memory.past.asked(memory.turn)
-        runs = memory.runs()
-        if asked is None or not asked.run or not runs.has(asked.run):
+        found = records_of(memory, memory.turn)
+        if found is None:
             return ThreadStatus(elsewhere=runs_elsewhere(memory))
         ended = memory.past.ended(memory.turn)
         if ended is not None and ended.error is None:
             return ThreadStatus()
-        header, records = runs.read(asked.run)
-        questions = open_questions(header, records, self.view.tree)
-        return ThreadStatus(records=records, questions=questions, elsewhere=runs_elsewhere(memory))
+        questions = open_questions(*found, self.view.tree)
+        return ThreadStatus(records=found[1], questions=questions, elsewhere=runs_elsewhere(memory))
 
     def mark(self, thread: str) -> Mark:
         """Return a thread's status for the thread list.

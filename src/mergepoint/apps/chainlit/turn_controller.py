@@ -34,7 +34,7 @@ from mergepoint.engine.callbacks import Event
 from mergepoint.journal.call_records import CallRecord
 from mergepoint.session.entries import StepType, execution_content
 from mergepoint.session.session_memory import SessionMemory
-from mergepoint.session.turn_runner import TurnRunner
+from mergepoint.session.turn_runner import TurnRunner, records_of
 
 _LEAF_EVENTS = ("step", "call")
 
@@ -62,9 +62,8 @@ class LiveTurn:
 
     def _read_records(self) -> Sequence[CallRecord]:
         if self._records is None:
-            asked, runs = self._memory.past.asked(self._memory.turn), self._memory.runs()
-            exists = asked is not None and asked.run and runs.has(asked.run)
-            self._records = runs.read(asked.run)[1] if asked is not None and exists else ()
+            found = records_of(self._memory, self._memory.turn)
+            self._records = () if found is None else found[1]
         return self._records
 
     def _receive_event(self, event: Event) -> None:

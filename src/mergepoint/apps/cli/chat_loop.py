@@ -32,7 +32,6 @@ from mergepoint.apps.cli.sessions import (
 from mergepoint.apps.cli.tree_run import resolve_model_or_refuse
 from mergepoint.core.errors import SandboxMissing, SessionError, StepError
 from mergepoint.core.paths import nearest
-from mergepoint.journal.call_records import CallRecord
 from mergepoint.models.event_loop import run_sync
 from mergepoint.models.pricing import Price
 from mergepoint.models.providers import NO_SETTINGS, ModelSettings
@@ -40,7 +39,7 @@ from mergepoint.sandbox.backends import CodeRunner, code_runner
 from mergepoint.session.fact_extraction import learn_facts
 from mergepoint.session.session_memory import SessionMemory
 from mergepoint.session.session_store import Sessions, sessions_at
-from mergepoint.session.turn_runner import Reply, TurnRunner, failed_turn, run_of
+from mergepoint.session.turn_runner import Reply, TurnRunner, failed_turn, records_of
 from mergepoint.tree.policy import Budget
 
 _APPROVALS: Final[Mapping[Approval, tuple[Asked, ...]]] = {
@@ -224,38 +223,32 @@ class Chat:
         return Listeners(event=self.view.event, output=self.view.output)
 
     def begin(self) -> bool:
-        """Resume a turn without an answer; return whether the chat continues."""
-        self.memory.refresh()
-        left = self.memory.unfinished
-        if left is None:
-            return self._retry_failed()
-        tell(f"Turn {left.turn} has no answer yet: {left.content}")
-        self.view.new_turn(self._records(left.turn))
-        waits = pending(self.turns, self.memory)
-        if waits is not None:
-            return self._finish_turn(waits)
-        return self._run_turn(go_on(self.turns, self.memory, listeners=self.listeners))
+        """Resume a turn without an answer; return whether the chat continues.
 
-    def _retry_failed(self) -> bool:
-        """Retry a failed turn, unless a message is sent; return whether the chat continues."""
-        failed = failed_turn(self.memory)
-        if failed is None:
+        A failed turn is retried, unless a message is sent.
+        """
+        self.memory.refresh()
+        left, failed = self.memory.unfinished, failed_turn(self.memory)
+        if left is not None:
+            tell(f"Turn {left.turn} has no answer yet: {left.content}")
+        elif failed is None:
             return True
-        if self.input.is_scripted:
+        elif self.input.is_scripted:
             tell(f"Turn {failed.turn} failed and has no answer. To retry it, omit -m.")
             return True
-        tell(f"Retrying turn {failed.turn}, which failed: {failed.content}")
-        self.view.new_turn(self._records(failed.turn))
+        else:
+            tell(f"Retrying turn {failed.turn}, which failed: {failed.content}")
+        found = records_of(self.memory, self.memory.turn)
+        self.view.new_turn(() if found is None else found[1])
+        waits = None if left is None else pending(self.turns, self.memory)
+        if waits is not None:
+            return self._finish_turn(waits)
         return self._run_turn(go_on(self.turns, self.memory, listeners=self.listeners))
 
     def say(self, text: str) -> bool:
         """Send a message and finish its turn; return whether the chat continues."""
         self.view.new_turn()
         return self._run_turn(say(self.turns, self.memory, text, listeners=self.listeners))
-
-    def _records(self, turn: int) -> Sequence[CallRecord]:
-        runs, run = self.memory.runs(), run_of(self.memory, turn)
-        return runs.read(run)[1] if runs.has(run) else ()
 
     def _run_turn(self, turn: Coroutine[Any, Any, TurnResult]) -> bool:
         try:

@@ -316,7 +316,10 @@ class TurnView:
             self._began = time.monotonic()
         # Only this step streams the answer; other steps stream plans and programs.
         elif event.kind == "token" and len(names) == 2 and names[-1] == "respond":
-            self._hide()
+            # Hide the tree for the rest of the turn: the answer streams where it is drawn.
+            if self._screen is not None:
+                self._screen.hide()
+                self._screen = None
             self._flow.put(event.text)
             self._streamed += event.text
         elif event.kind == "end" and event.of == "call":
@@ -349,12 +352,6 @@ class TurnView:
         """End the line of an incomplete answer."""
         if self._streamed:
             self._flow.end()
-
-    def _hide(self) -> None:
-        """Hide the tree for the rest of the turn: the answer streams where it is drawn."""
-        if self._screen is not None:
-            self._screen.hide()
-            self._screen = None
 
     def _line(self, text: str) -> None:
         if text and not self._quiet:

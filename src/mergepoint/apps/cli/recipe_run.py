@@ -20,12 +20,7 @@ from mergepoint.apps.cli.inputs import (
     read_prices,
     tell_masked_items,
 )
-from mergepoint.apps.cli.invocation import (
-    Invocation,
-    model_settings,
-    resume_command,
-    with_address,
-)
+from mergepoint.apps.cli.invocation import Invocation, model_settings, resume_command, with_address
 from mergepoint.apps.cli.live import StagesView, short_stage
 from mergepoint.apps.cli.options import NewRunOptions, OutputOptions
 from mergepoint.apps.cli.output import (

@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from mergepoint.apps.cli.framework import argument, option
-from mergepoint.apps.cli.options import (
-    JournalArgument,
-    Json,
-    StoreOptions,
-    Yes,
-    complete_journals,
-)
+from mergepoint.apps.cli.options import JournalArgument, Json, StoreOptions, Yes, complete_journals
 from mergepoint.apps.cli.output import (
     INTERRUPTED,
     WRONG,

@@ -156,14 +156,13 @@ def _resume_command(memory: SessionMemory) -> str | None:
 
     Without a run of the turn, the options of the chat are unknown.
     """
-    from mergepoint.session.turn_runner import failed_turn, run_of
+    from mergepoint.session.turn_runner import failed_turn, records_of
 
     left = memory.unfinished or failed_turn(memory)
     if left is None:
         return None
-    runs, run = memory.runs(), run_of(memory, left.turn)
-    header = runs.read(run)[0] if runs.has(run) else None
-    options = [] if header is None else header.meta.get(CHAT_OPTIONS, [])
+    found = records_of(memory, left.turn)
+    options = [] if found is None else found[0].meta.get(CHAT_OPTIONS, [])
     return chat_command(memory, [str(word) for word in options])
 
 
