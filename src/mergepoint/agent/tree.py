@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -25,7 +24,7 @@ from mergepoint.tree.decision import Decision, Question
 from mergepoint.tree.leaves import Call, Step
 from mergepoint.tree.nodes import Block, Gate, Loop, Node
 from mergepoint.tree.policy import Budget, Policy, Retry
-from mergepoint.tree.prompts import CallContext, PromptContext, Template, reads
+from mergepoint.tree.prompts import CallContext, PromptContext, Template, as_text, reads
 
 Action = Literal["chat", "execute_skill", "custom_script"]
 
@@ -259,7 +258,7 @@ class Prompts:
         files = sorted({**self.skills.files, **self.equipment.files})
         parts = {"skills": self._skills(), "files": ", ".join(files) or "none"}
         if review.get("decision") == "reject":
-            parts["rejected"] = _json(context.read("proposal"))
+            parts["rejected"] = as_text(context.read("proposal"))
             parts["feedback"] = review["feedback"] or "Make another plan."
         return _prompt(PLAN, parts, context)
 
@@ -267,7 +266,7 @@ class Prompts:
     def code(self, context: PromptContext) -> str:
         """Return the prompt for a program; after a failure, with the failed one and its error."""
         plan, run = plan_of(context.read("plan")), context.read("run") or {}
-        parts = {"plan": _json(plan.model_dump())}
+        parts = {"plan": as_text(plan.model_dump())}
         if plan.action == "execute_skill":
             skill = self.skills[plan.skill]
             parts["skill"] = f"{skill.name}: {skill.description}"
@@ -315,10 +314,6 @@ def _failure(run: Mapping[str, Any]) -> str:
     if run["stopped"]:
         ending = f"stopped: it passed the limit of {run['stopped']}"
     return f"{ending}\n{run['output']}".rstrip()
-
-
-def _json(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _prompt(task: str, parts: Mapping[str, str], context: PromptContext | None = None) -> str:

@@ -251,8 +251,11 @@ class TranscriptIndex:
     def _has_tools(self, path: str) -> bool:
         return bool(self._work.shapes.get(path, {}).get("tools"))
 
+    def _inner(self, record: CallRecord) -> list[CallRecord]:
+        return [one for one in self._transcript.inner if one.path == record.path]
+
     def _rounds(self, record: CallRecord) -> Iterator[ToolRound]:
-        inner = [one for one in self._transcript.inner if one.path == record.path]
+        inner = self._inner(record)
         failed = {path: records[-1] for path, records in self._failed.items()}
         return tool_rounds(record, inner, {**failed, **self._answered})
 
@@ -260,8 +263,7 @@ class TranscriptIndex:
         """Return the tokens of a call; for a step with tools, of all calls of its model."""
         if not self._has_tools(record.path):
             return record.usage
-        inner = [one for one in self._transcript.inner if one.path == record.path and one.usage]
-        used = usage_of(inner)
+        used = usage_of(one for one in self._inner(record) if one.usage)
         return {"input_tokens": used.input_tokens, "output_tokens": used.output_tokens}
 
     def _tool(self, record: CallRecord) -> CallView:
@@ -393,8 +395,7 @@ class TranscriptIndex:
         """Return a call's prompt; for a step with tools, from its messages or first request."""
         if record.messages:
             return record.messages[0]
-        asked = [one for one in self._transcript.inner if one.path == record.path]
-        first = min(asked, key=lambda one: one.started, default=record)
+        first = min(self._inner(record), key=lambda one: one.started, default=record)
         return HumanMessage(first.prompt if self._has_tools(record.path) else record.prompt)
 
     def _reads(self, path: str, view: Messages) -> Iterator[Read]:

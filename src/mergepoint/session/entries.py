@@ -365,10 +365,6 @@ def checked_session_id(given: object) -> str:
 _ROLES = {"human": "user", "ai": "assistant"}
 
 
-def _given_role(given: Any) -> Any:
-    return _ROLES.get(given, given) if isinstance(given, str) else given
-
-
 def _time(given: Any) -> datetime:
     if not isinstance(given, str):
         raise ValueError("a time is text, such as 2026-01-31T09:30:00+00:00")
@@ -396,7 +392,10 @@ def _fact(given: Any) -> Any:
 Time = Annotated[datetime, BeforeValidator(_time)]
 Turn = Annotated[int, Field(strict=True, ge=0)]
 Number = Annotated[int, Field(strict=True)]
-Speaker = Annotated[Role, BeforeValidator(_given_role)]
+Speaker = Annotated[
+    Role,
+    BeforeValidator(lambda given: _ROLES.get(given, given) if isinstance(given, str) else given),
+]
 Text = Annotated[str, AfterValidator(_spoken)]
 
 

@@ -25,6 +25,8 @@ from re import findall
 from socketserver import TCPServer
 from typing import Any, Final, Self, TypeAlias, cast
 
+from mergepoint.tree.prompts import as_text
+
 Body: TypeAlias = dict[str, Any]
 """A JSON object: a request or a response."""
 
@@ -157,8 +159,7 @@ def _message(reply: ServerReply, body: Body, number: int) -> Body:
     calls = [{"name": name, "args": reply.text}] if name else []
     made: Body = {"role": "assistant", "content": reply.content}
     if reply.content is None and name is None:
-        is_text = isinstance(reply.text, str)
-        made["content"] = reply.text if is_text else json.dumps(reply.text, ensure_ascii=False)
+        made["content"] = as_text(reply.text)
     calls = [_tool_call(*one, number) for one in enumerate([*calls, *reply.tool_calls], start=1)]
     if calls:
         made["tool_calls"] = calls
@@ -173,7 +174,7 @@ def _tool_call(index: int, call: Mapping[str, Any], number: int) -> Body:
         "type": "function",
         "function": {
             "name": call["name"],
-            "arguments": args if isinstance(args, str) else json.dumps(args, ensure_ascii=False),
+            "arguments": as_text(args),
         },
     }
 

@@ -7,7 +7,7 @@ import gc
 import heapq
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor
 from contextvars import Context, Token
 from itertools import count
@@ -42,12 +42,8 @@ class Deadlock(RailError):
         return type(self), (self.seconds, self.waiting), self.__dict__
 
 
-def waits_of(tasks: Iterable[asyncio.Task[Any]]) -> tuple[str, ...]:
-    """Return what each task awaits and where, innermost call last, sorted by name."""
-    return tuple(sorted(_describe(task) for task in tasks))
-
-
 def _describe(task: asyncio.Task[Any]) -> str:
+    """Return what a task awaits and where, innermost call last."""
     chain = list(_chain(task.get_coro()))
     frames = [frame for frame, _ in chain if frame is not None]
     last = chain[-1][1] if chain else None
@@ -346,7 +342,7 @@ class SimulatedLoop(ClosedLoop):
         while timers and timers[0][2].cancelled():
             heapq.heappop(timers)
         if not timers:
-            raise Deadlock(self._now, waits_of(asyncio.all_tasks(self)))
+            raise Deadlock(self._now, tuple(sorted(map(_describe, asyncio.all_tasks(self)))))
         # A timer may be set in the past; the clock must not run backward.
         self._now = max(self._now, timers[0][0])
         while timers and timers[0][0] <= self._now:

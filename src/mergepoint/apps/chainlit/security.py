@@ -225,7 +225,8 @@ class RequestGuard:
     def _is_allowed(self, scope: Scope) -> bool:
         headers = {key.lower(): value.decode("latin-1") for key, value in scope["headers"]}
         host = headers.get(b"host", "")
-        if self._hosts is not None and host_name(host) not in self._hosts:
+        name = (urlsplit(f"//{host}").hostname or "").lower()  # without the port
+        if self._hosts is not None and name not in self._hosts:
             return False
         origin = headers.get(b"origin")
         if origin is None or origin in self._origins:
@@ -249,11 +250,6 @@ def _with_headers(send: Send) -> Send:
         await send(message)
 
     return send_with_headers
-
-
-def host_name(host: str) -> str:
-    """Return the name in a Host header, without the port."""
-    return (urlsplit(f"//{host}").hostname or "").lower()
 
 
 _EXTERNAL_LINK = re.compile(rb"""\s*<link\b[^>]*\bhref=["']https?://[^>]*>""")

@@ -15,6 +15,7 @@ from langchain_core.utils.json import parse_partial_json
 
 from mergepoint.apps.cli.output import printable
 from mergepoint.session.entries import StepType, WorkingStep
+from mergepoint.tree.prompts import as_text
 
 # Derived steps have version-5 UUIDs and Chainlit's own have random version-4 UUIDs (RFC 9562), so
 # an id shows where a step comes from.
@@ -303,8 +304,7 @@ def _fields(plan: Mapping[str, Any]) -> list[str]:
 
 
 def _value(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return " ".join(escape_directives(text).split())
+    return " ".join(escape_directives(as_text(value)).split())
 
 
 def _plain_text(content: str) -> str:

@@ -155,11 +155,6 @@ def whole_row(step: Mapping[str, Any]) -> Json:
     return {"kind": "step", "id": str(step["id"]), "data": data}
 
 
-def reply_row(step: str, entry: str) -> Json:
-    """Return the row that links a message to its session entry."""
-    return {"kind": "step", "id": step, "data": {"of": entry}}
-
-
 def deleted_row(kind: Kind, key: str) -> Json:
     """Return the row that deletes a step, element, or feedback."""
     return {"kind": kind, "id": key, "gone": True}

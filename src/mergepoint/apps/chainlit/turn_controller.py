@@ -27,7 +27,7 @@ from mergepoint.apps.chainlit.buttons import (
     editor_of,
 )
 from mergepoint.apps.chainlit.thread_view import BY_USER
-from mergepoint.apps.chainlit.threads import Threads, ids_of, reply_row
+from mergepoint.apps.chainlit.threads import Threads, ids_of
 from mergepoint.apps.chainlit.turn_data import ChainlitIds, Partial, ThreadStatus
 from mergepoint.core.errors import MergepointError
 from mergepoint.engine.callbacks import Event
@@ -174,7 +174,10 @@ class TurnController:
         elif question is not None:
             entry = f"{unfinished.run}/{question.path}/step-1"
             decide(self._turns, memory, {"decision": "reject", "feedback": text}, to=question.key)
-            await self.threads.append(thread, [reply_row(message, entry)])
+            # The row links the message to its session entry.
+            await self.threads.append(
+                thread, [{"kind": "step", "id": message, "data": {"of": entry}}]
+            )
             ids = ChainlitIds(
                 turn_steps={**ids.turn_steps, message: run}, replies={**ids.replies, entry: message}
             )

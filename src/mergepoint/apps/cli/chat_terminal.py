@@ -66,19 +66,14 @@ class ChatInput:
     def __init__(self, messages: Sequence[str] = ()) -> None:
         self.person = can_ask()
         self._messages = list(messages)
-        self._only = bool(messages)
+        self.is_scripted = bool(messages)  # no line is read
         if self.person:
             with contextlib.suppress(ImportError):
                 import readline  # noqa: F401  (input() has keys and history with it)
 
-    @property
-    def is_scripted(self) -> bool:
-        """Whether all messages are from the command line, and no line is read."""
-        return self._only
-
     def next_message(self) -> str | None:
         """Return the next message, None at the end. Raises KeyboardInterrupt."""
-        if self._only:
+        if self.is_scripted:
             return self._messages.pop(0) if self._messages else None
         return self._line(PROMPT)
 

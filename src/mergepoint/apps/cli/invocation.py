@@ -58,10 +58,6 @@ class Invocation(RecordedOptions):
         """
         return {COMMAND: {"format": FORMAT, **asdict(self._recorded(folder))}}
 
-    def as_recorded(self, folder: Path | None) -> Invocation:
-        """Return the invocation as it is read back from the run's journal."""
-        return _read(self.to_meta(folder)[COMMAND], folder)
-
     def _recorded(self, folder: Path | None) -> Invocation:
         there = None if folder is None else folder.resolve()
         hidden = [] if not any(map(has_key, self.base_url)) else ["--base-url"]
@@ -163,7 +159,7 @@ def resume_command(
     if now is None and recorded is None:
         return " ".join([*start, unknown, *more])
     # Compare as read back from the journal: with relative paths, and placeholders for keys.
-    now = recorded if now is None else now.as_recorded(run.folder)
+    now = recorded if now is None else _read(now.to_meta(run.folder)[COMMAND], run.folder)
     assert now is not None  # noqa: S101  (one of both is an invocation)
     return " ".join([*start, *_changes(recorded, now), *more])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -54,6 +53,7 @@ from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.recipe_runs import RecipeOptions, RecipeRun
 from mergepoint.streams.recipe_yaml import Library
 from mergepoint.streams.thing import Thing
+from mergepoint.tree.prompts import as_text
 
 ALL: Final = "*"
 LISTED: Final = 20
@@ -268,7 +268,7 @@ class _Execution:
             tell(f"failed: {thing.id}: {reason}", style="red")
         else:
             result = thing.to_plain() if self.output.json else thing.content
-            put(result if isinstance(result, str) else json.dumps(result, ensure_ascii=False))
+            put(as_text(result))
         if self.job.why is not None and self.job.why[0] in (ALL, thing.id):
             self._explain(thing)
 

@@ -231,10 +231,10 @@ def tail(
     from mergepoint.apps.cli.invocation import resume_command_of
 
     found = stored.open().find_journal(run)
+    folder = found.folder
+    lines = Tail.of_file(folder / JOURNAL) if folder else found.rows.tail(found.run_id)
     try:
-        put_records(
-            tail_of(found), last=number, follow=follow, json=json, pause=lambda: time.sleep(_PAUSE)
-        )
+        put_records(lines, last=number, follow=follow, json=json, pause=lambda: time.sleep(_PAUSE))
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     if not follow or json:
@@ -243,13 +243,6 @@ def tail(
     tell(f"The run has ended: {ending(state.transcript.error)}")
     if resume := resume_command_of(state):
         tell(f"resume: {resume}")
-
-
-def tail_of(run: StoredRun) -> Tail:
-    """Return the reader that follows a run's journal."""
-    if run.folder is not None:
-        return Tail.of_file(run.folder / JOURNAL)
-    return run.rows.tail(run.run_id)
 
 
 def put_records(
