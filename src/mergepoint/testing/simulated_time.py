@@ -121,24 +121,6 @@ REFUSED = (
 )
 
 
-class ClosedLoop(asyncio.BaseEventLoop):
-    """An event loop without access to the outside: each method in REFUSED raises RuntimeError."""
-
-
-def _refusing(name: str) -> Callable[..., NoReturn]:
-    def refuse(self: ClosedLoop, *args: object, **options: object) -> NoReturn:
-        raise RuntimeError(
-            f"{name}: a simulated loop has no sockets, processes, or signals, since no seed "
-            "determines them; pass a fake to the code under test"
-        )
-
-    return refuse
-
-
-for _refused in REFUSED:
-    setattr(ClosedLoop, _refused, _refusing(_refused))
-
-
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -152,7 +134,7 @@ class TooManySteps(RailError):
     """A simulation exceeded its limit of steps, probably because a task loops forever."""
 
 
-class SimulatedLoop(ClosedLoop):
+class SimulatedLoop(asyncio.BaseEventLoop):
     """An asyncio event loop for one thread in which waiting takes no time.
 
     `seed` decides which of the ready tasks runs next: one seed, one run. Callbacks keep their
@@ -363,6 +345,20 @@ class SimulatedLoop(ClosedLoop):
         ended = [task for task in tasks if not task.cancelled()]
         self._unseen += [error for task in ended if (error := task.exception()) is not None]
         self.run_until_complete(self.shutdown_asyncgens())
+
+
+def _refusing(name: str) -> Callable[..., NoReturn]:
+    def refuse(self: SimulatedLoop, *args: object, **options: object) -> NoReturn:
+        raise RuntimeError(
+            f"{name}: a simulated loop has no sockets, processes, or signals, since no seed "
+            "determines them; pass a fake to the code under test"
+        )
+
+    return refuse
+
+
+for _refused in REFUSED:
+    setattr(SimulatedLoop, _refused, _refusing(_refused))
 
 
 def _is_step(callback: Callback) -> bool:
