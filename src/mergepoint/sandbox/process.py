@@ -191,12 +191,7 @@ def start(
             _watch(started, folders=len(bootstrap.FOLDERS) if confined else 0, info=info)
         except (OSError, ValueError, LookupError) as error:
             process.kill()
-            process.wait(STARTING)
-            pipes = _pipes(process).values()
-            said = " ".join(pipe.read(2000).decode("utf-8", "replace") for pipe in pipes)
-            said = shown(" ".join(said.split()))
-            said = said or f"it ended with {process.returncode} without any output"
-            raise SandboxMissing(f"it does not start: {said}") from error
+            raise SandboxMissing(f"it does not start: {_startup_output(process)}") from error
         # Only now does the caller own the descriptors; a failure above closes them here.
         started.opened = opened.pop_all()
     return started
@@ -264,6 +259,13 @@ def _ready(line: socket.socket, count: int) -> tuple[int, ...]:
             os.close(folder)
         raise ConnectionError("it is not ready")
     return tuple(folders)
+
+
+def _startup_output(process: subprocess.Popen[bytes]) -> str:
+    process.wait(STARTING)
+    pipes = _pipes(process).values()
+    said = " ".join(pipe.read(2000).decode("utf-8", "replace") for pipe in pipes)
+    return shown(" ".join(said.split())) or f"it ended with {process.returncode} without any output"
 
 
 def _pipes(process: subprocess.Popen[bytes]) -> Mapping[Printed, IO[bytes]]:

@@ -19,6 +19,7 @@ from mergepoint.core.errors import StepError, TreeError
 from mergepoint.core.paths import nearest
 from mergepoint.core.strict_yaml import YamlError, load, load_file
 from mergepoint.engine.run_tree import inputs_passed_again
+from mergepoint.journal.redact import mask
 from mergepoint.journal.stores import masked_inputs
 from mergepoint.models.pricing import Price
 from mergepoint.streams.recipe import Recipe
@@ -198,8 +199,14 @@ def items_again(given: Any) -> list[Any]:
     return [_item(json.dumps(one), said) if isinstance(one, Mapping) else one for one in found]
 
 
-def tell_masked(options: Sequence[str], note: str = "") -> None:
-    """Report that inputs look like keys, and the options by which a resume needs them again."""
+def tell_masked_inputs(inputs: Mapping[str, Any], messages: Sequence[str]) -> None:
+    """Report which inputs of a tree look like keys, and are masked in the journal."""
+    options = [f"--input {name}=VALUE" for name in masked_inputs(inputs)]
+    is_masked = any(mask(text) != text for text in messages)
+    _tell_masked([*options, "--message TEXT"] if is_masked else options)
+
+
+def _tell_masked(options: Sequence[str], note: str = "") -> None:
     if options:
         tell(
             "The inputs contain something that looks like a key. It is sent to the model, and is "
@@ -213,7 +220,7 @@ def tell_masked_items(items: Any, knobs: Mapping[str, Any]) -> None:
     listed = items if isinstance(items, list | tuple) else []
     masked = masked_inputs({"items": [on_wire(one) for one in listed], **knobs})
     options = [f"--input {name}={'TEXT' if name == 'items' else 'VALUE'}" for name in masked]
-    tell_masked(options, " (several items as a JSON list)")
+    _tell_masked(options, " (several items as a JSON list)")
 
 
 def example_items(recipe: Recipe) -> list[str]:

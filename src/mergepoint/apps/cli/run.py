@@ -289,7 +289,7 @@ def _run_tree(job: TreeJob, *, yes: bool, output: OutputOptions) -> None:
     """Announce a run, carry it out, and write the result."""
     from collections import Counter
 
-    from mergepoint.apps.cli.inputs import tell_masked
+    from mergepoint.apps.cli.inputs import tell_masked_inputs
     from mergepoint.apps.cli.invocation import model_settings
     from mergepoint.apps.cli.summary import put_result, tell_heading, tell_summary, to_json
     from mergepoint.apps.cli.tree_run import (
@@ -299,16 +299,12 @@ def _run_tree(job: TreeJob, *, yes: bool, output: OutputOptions) -> None:
         can_make_fewer_calls,
         run_job,
     )
-    from mergepoint.journal.redact import mask
-    from mergepoint.journal.stores import masked_inputs
 
     answered = Counter[str]()
     if (resumed := job.origin.get("resume")) is not None:
         answered = answered_calls(resumed.store.read(resumed.run_id)[1], job.tree)
     else:
-        options = [f"--input {name}=VALUE" for name in masked_inputs(job.inputs)]
-        is_masked = any(mask(text) != text for text in job.messages)
-        tell_masked([*options, "--message TEXT"] if is_masked else options)
+        tell_masked_inputs(job.inputs, job.messages)
     # With --reuse and --replay, the journal decides which calls are made.
     if not {"reuse", "replay"} & job.origin.keys():
         calls = calls_by_model(job.tree, job.model, model_settings(job.invocation), answered)

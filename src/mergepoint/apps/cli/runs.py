@@ -411,11 +411,7 @@ def repair(
     """
     from mergepoint.journal.journal_check import open_repair
 
-    found_run = stored.open().find_journal(run)
-    if (folder := found_run.folder) is None:
-        raise CommandError(
-            f"Can't repair {found_run.place}: it is in a database. Restore it from a backup."
-        )
+    folder = _folder(stored.open().find_journal(run))
     # The lock is held while the person decides, so that no process appends meanwhile.
     with open_repair(folder / JOURNAL) as found:
         for line in _losses(found):
@@ -439,6 +435,14 @@ def repair(
         )
     else:
         _put(folder, found, copy, transcript)
+
+
+def _folder(run: StoredRun) -> Path:
+    if run.folder is None:
+        raise CommandError(
+            f"Can't repair {run.place}: it is in a database. Restore it from a backup."
+        )
+    return run.folder
 
 
 def _put(folder: Path, found: Repair, copy: Path | None, transcript: Path | None) -> None:
