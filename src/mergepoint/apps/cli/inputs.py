@@ -291,7 +291,7 @@ def check_resumed(run: StoredRun, inputs: Mapping[str, Any], messages: Sequence[
 
     A resume takes only those that are masked in the journal, and these must be the same again.
     """
-    header = run.store.read(run.run_id)[0]
+    header, _ = run.read()
     try:
         said = [HumanMessage(content=text) for text in messages]
         # None instead of {}: an empty mapping would count as inputs that are passed again.

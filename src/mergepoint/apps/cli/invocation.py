@@ -84,7 +84,7 @@ def read_invocation(run: StoredRun) -> Invocation | None:
 
     Raises CommandError for an invocation in another format.
     """
-    data = run.meta().get(COMMAND)
+    data = run.read()[0].meta.get(COMMAND)
     if data is None:
         return None
     try:
@@ -142,7 +142,7 @@ def resume_command(
         return None
     more = [word for answer in answers for word in ("--answer", shlex.quote(answer))]
     try:
-        for name in run.masked_inputs():
+        for name in run.read()[0].hidden.get("names", ()):
             more += ["--input", f"{shlex.quote(name)}=VALUE"]
         unknown = f"{_known_recipe(run)} --model PROVIDER:NAME"
     except MergepointError:
@@ -204,7 +204,7 @@ def _changes(recorded: Invocation | None, now: Invocation) -> list[str]:
 
 def _known_recipe(run: StoredRun) -> str:
     """Return the name of a bundled recipe that a run is of, otherwise a placeholder."""
-    shape = run.tree()
+    shape = run.read()[0].tree
     if not is_recipe(shape):
         return "TARGET"
     name = str(shape.get("stage"))

@@ -99,7 +99,7 @@ def _call_paths(run: str, params: Mapping[str, Any]) -> list[str]:
     out, store = params.get("out"), params.get("store")
     if database_url(out, store) is not None:
         found = RunStore.at(out, store).find(run)
-        return list(dict.fromkeys(record.path for record in found.store.read(found.run_id)[1]))
+        return list(dict.fromkeys(record.path for record in found.read()[1]))
     folder = out or Path(RUNS)
     is_transcript = Path(run).is_file() and not (folder / run).is_dir()
     file = Path(run) if is_transcript else _transcript(run, folder)

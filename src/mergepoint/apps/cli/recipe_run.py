@@ -118,7 +118,7 @@ def resumed_recipe_job(
     `inputs` are the items and parameters that are masked in the journal, which are set again.
     Raises CommandError for other inputs.
     """
-    header, _ = run.store.read(run.run_id)
+    header, _ = run.read()
     masked = header.hidden.get("names", ())
     known = {"items"} if "items" in masked else set()
     known |= set(header.inputs.get("knobs", {})) if "knobs" in masked else set()
@@ -145,7 +145,7 @@ def run_recipe_job(job: RecipeJob, *, output: OutputOptions, yes: bool) -> None:
     Raises CommandError if the model isn't available, Declined if a person declined, and
     EndedRun if the run stopped before it was done.
     """
-    recorded = len(job.run.store.read(job.run.run_id)[1]) if "resume" in job.origin else 0
+    recorded = len(job.run.read()[1]) if "resume" in job.origin else 0
     _Execution(job, output, yes=yes, recorded=recorded).run()
 
 

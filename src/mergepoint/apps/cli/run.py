@@ -151,7 +151,7 @@ def resume(
 
     runs = stored.open()
     found_run = runs.find_journal(run)
-    is_of_recipe = is_recipe(found_run.tree())
+    is_of_recipe = is_recipe(found_run.read()[0].tree)
     kind = "recipe" if is_of_recipe else "tree"
     # Check before the target is loaded: it may have moved, and the message would be about that.
     _check_kind(found_run.name, kind, inputs, RecordedOptions(**given))
@@ -281,7 +281,7 @@ def _answers(more: InputOptions, tree: Node, origin: Mapping[str, StoredRun]) ->
 
     answers = read_answers(more.answer, tree)
     if answers and (before := origin.get("resume") or origin.get("replay")):
-        check_new_answers(answers, before.store.read(before.run_id)[1], tree)
+        check_new_answers(answers, before.read()[1], tree)
     return answers
 
 
@@ -302,7 +302,7 @@ def _run_tree(job: TreeJob, *, yes: bool, output: OutputOptions) -> None:
 
     answered = Counter[str]()
     if (resumed := job.origin.get("resume")) is not None:
-        answered = answered_calls(resumed.store.read(resumed.run_id)[1], job.tree)
+        answered = answered_calls(resumed.read()[1], job.tree)
     else:
         tell_masked_inputs(job.inputs, job.messages)
     # With --reuse and --replay, the journal decides which calls are made.

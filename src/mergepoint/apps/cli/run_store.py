@@ -17,7 +17,7 @@ from mergepoint.core.paths import is_file, name_problem, nearest
 if TYPE_CHECKING:
     from mergepoint.journal.call_records import CallRecord
     from mergepoint.journal.sql_journal import SqlStore
-    from mergepoint.journal.stores import Store
+    from mergepoint.journal.stores import RunHeader, Store
     from mergepoint.journal.transcript import Transcript
 
 TRANSCRIPT = "transcript.json"
@@ -89,17 +89,9 @@ class StoredRun:
         """Return whether the run has a journal."""
         return self.folder is None or (self.folder / JOURNAL).is_file()
 
-    def meta(self) -> dict[str, Any]:
-        """Return the metadata in the run's journal header. Raises MergepointError."""
-        return dict(self.store.read(self.run_id)[0].meta)
-
-    def masked_inputs(self) -> list[str]:
-        """Return the masked inputs, which a resume needs again."""
-        return list(self.store.read(self.run_id)[0].hidden.get("names", ()))
-
-    def tree(self) -> dict[str, Any]:
-        """Return the outline of the tree or recipe. Raises MergepointError."""
-        return dict(self.store.read(self.run_id)[0].tree)
+    def read(self) -> tuple[RunHeader, tuple[CallRecord, ...]]:
+        """Return header and records of the run's journal. Raises MergepointError."""
+        return self.store.read(self.run_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,7 +410,7 @@ def _read(run: StoredRun) -> RunState:
         return RunState(run=run, status=status, transcript=written, records=written.everything)
     # Check first: a run that finishes just now is shown as running, with all its records.
     is_running = run.store.held(run.run_id)
-    header, records = run.store.read(run.run_id)
+    header, records = run.read()
     transcript = None if file is None else read_transcript(file)
     # A resume that was killed leaves the transcript of the run before it: the journal counts.
     if transcript is None or not agrees(transcript, records):

@@ -508,7 +508,7 @@ def export(
     from mergepoint.journal.transcript import transcript_of, write_transcript
 
     found = stored.open().find_journal(run)
-    transcript = transcript_of(*found.store.read(found.run_id))
+    transcript = transcript_of(*found.read())
     if to == _STDOUT:
         put_json(to_json_value(transcript.to_json()))
         return

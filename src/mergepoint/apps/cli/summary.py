@@ -58,7 +58,7 @@ class Spent:
 def spent_now(transcript: Transcript, run: StoredRun, before: int) -> Spent:
     """Return the calls that this process paid in a run that had `before` records."""
     # The journal is append-only: what this process wrote comes after the `before` records.
-    new = run.store.read(run.run_id)[1][before:]
+    new = run.read()[1][before:]
     live = [one for one in new if one.source == "live" and one.kind in ("step", "inner")]
     answered = sum(one.answered for one in live)
     return Spent(usage_of(live), max(0, transcript.model_calls - answered))

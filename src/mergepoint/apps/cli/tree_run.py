@@ -216,7 +216,7 @@ def run_job(job: TreeJob, *, quiet: bool) -> Finished:
     written, if the run stops before it is done.
     """
     run = job.origin.get("resume") or job.runs.new(job.run_id or new_run_id())
-    before = len(run.store.read(run.run_id)[1]) if "resume" in job.origin else 0
+    before = len(run.read()[1]) if "resume" in job.origin else 0
     _draw(job.tree, run)
     progress = Progress(job.tree)
     started = time.monotonic()
