@@ -280,7 +280,7 @@ def test_calls_are_forgotten_with_their_things() -> None:
                 pass
         del stage
         gc.collect()
-        return len(ctx.calls)
+        return len(ctx.items)
 
     assert asyncio.run(run()) <= 1
 

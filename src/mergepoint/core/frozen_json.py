@@ -17,44 +17,47 @@ from mergepoint.core.text import clean_text
 MAX_DEPTH: Final = 100
 
 
-def freeze(value: Any) -> Any:
+def freeze(value: Any, *, where: str = "", depth: int = 0) -> Any:
     """Return JSON data as frozen lists and mappings; frozen data is returned unchanged.
 
     Tuples become lists. Lone surrogates, which can be neither sent nor stored, become U+FFFD.
+    `where` and `depth` are the place of the value inside of other data.
 
     Raises:
         TypeError: A value has no JSON form. The message says where it is.
         ValueError: A number is not finite, or data is nested deeper than `MAX_DEPTH`.
     """
-    return value if type(value) in _FROZEN else _sealed(value, "", 0)
-
-
-def thaw(value: Any) -> Any:
-    """Return a copy of JSON data that can be changed."""
-    return copy.deepcopy(value)
-
-
-def _sealed(value: Any, where: str, depth: int) -> Any:
     kind = type(value)
     if kind is str:
         return value if value.isascii() else clean_text(value)
     if kind in _FROZEN or (kind is float and math.isfinite(value)):
         return value
+    if not isinstance(value, list | tuple | Mapping):
+        return _leaf(value, where)
     if depth >= MAX_DEPTH:
         raise ValueError(f"nested more than {MAX_DEPTH} deep{_at(where)}; make it flatter")
-    if isinstance(value, list | tuple):
+    if not isinstance(value, Mapping):
+        pairs = enumerate(value)
         return FrozenList(
-            [_sealed(item, f"{where}[{number}]", depth + 1) for number, item in enumerate(value)]
+            [freeze(one, where=f"{where}[{at}]", depth=depth + 1) for at, one in pairs]
         )
-    if isinstance(value, Mapping):
-        sealed = {}
-        for key, item in value.items():
-            name = key if type(key) is str and key.isascii() else _key(key, where)
-            # Most values are numbers and short texts: they need neither a call nor a place.
-            plain = type(item) in _FROZEN or (type(item) is str and item.isascii())
-            sealed[name] = item if plain else _sealed(item, f"{where}[{key!r}]", depth + 1)
-        return FrozenDict(sealed)
-    return _leaf(value, where)
+    sealed = {}
+    for key, item in value.items():
+        name = key if type(key) is str and key.isascii() else _key(key, where)
+        kind = type(item)
+        # Most values are numbers and short texts: they need neither a call nor a place.
+        plain = (
+            item.isascii()
+            if kind is str
+            else kind in _FROZEN or (kind is float and math.isfinite(item))
+        )
+        sealed[name] = item if plain else freeze(item, where=f"{where}[{key!r}]", depth=depth + 1)
+    return FrozenDict(sealed)
+
+
+def thaw(value: Any) -> Any:
+    """Return a copy of JSON data that can be changed."""
+    return copy.deepcopy(value)
 
 
 def _leaf(value: Any, where: str) -> Any:

@@ -49,11 +49,37 @@ from mergepoint.streams.thing import Thing, child, joined, stamp
 from mergepoint.tree.leaves import Content
 from mergepoint.tree.nodes import Node
 
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class IsolatedItem:
+    """An item that passes through nested stages in isolation, with ids of its own.
+
+    Ids take the form `best.stage_2.vote@3#0`, `#1`, and so on. They don't depend on how many items
+    are in progress concurrently.
+    """
+
+    id: str
+    _made: dict[str, Iterator[int]] = field(default_factory=dict)
+
+    def numbers(self, stage_id: str) -> Iterator[int]:
+        """Return the counter of a stage, which continues across rounds."""
+        return self._made.setdefault(stage_id, itertools.count())
+
+
+MOST: Final = 1024
+
 
 @dataclass(slots=True)
-class CallsOfThing:
-    """The calls made for one base Thing and its descendants, by Thing and sample."""
+class StageItem:
+    """Record of a Thing at one stage: when it was pulled, and the calls for what was made of it.
 
+    `pulled` is None for a Thing that isn't an item of the stage. Calls are known by Thing and
+    sample, and answers by Thing.
+    """
+
+    pulled: float | None = None
     numbers: dict[tuple[str, int], int] = field(default_factory=dict)
     attempts: dict[tuple[str, int], int] = field(default_factory=dict)
     answers: dict[str, dict[tuple[int, int, int], ModelAnswer]] = field(default_factory=dict)
@@ -85,96 +111,54 @@ class CallsOfThing:
         """Record an answer for a Thing: of a model call, or of a `part` of a tree's run."""
         self.answers.setdefault(thing.id, {})[number, sample, part] = answer
 
+    def answers_for(self, thing: Thing, before: Thing) -> list[ModelAnswer]:
+        """Return the answers for a Thing that leaves, and for `before`, which it was made from.
 
-class AnswerIndex:
-    """Index of one stage's answers by Thing; an entry goes away together with its Thing.
+        They are sorted by number, sample, and part, regardless of the order in which they arrived.
+        """
+        found: list[ModelAnswer] = []
+        for name in (before.id, thing.id) if thing.id != before.id else (before.id,):
+            if answers := self.answers.get(name):
+                found += map(answers.__getitem__, sorted(answers))
+        return found
+
+
+class StageItems:
+    """Records of the Things of one stage; a record goes away together with its Thing.
 
     A Thing that comes back in a later round has the same id and a longer history, so it is another
-    key, and its calls are counted from its history.
+    key, and its calls are counted from its history. The latest items are also known by id and the
+    hash of their last entry, because a worker in another process returns copies.
     """
 
     def __init__(self) -> None:
         # Weak keys: an endless stream must not fill the memory with answers that no Thing needs.
-        self._asked: WeakKeyDictionary[Thing, CallsOfThing] = WeakKeyDictionary()
-
-    def __len__(self) -> int:
-        return len(self._asked)
-
-    def about(self, thing: Thing) -> CallsOfThing:
-        """Return the calls for the Thing that this one was made from."""
-        # By the base: every change makes a new Thing, and the one that asked may be gone by then.
-        base = thing.base or thing
-        asked = self._asked.get(base)
-        if asked is None:
-            asked = self._asked[base] = CallsOfThing()
-        return asked
-
-    def of(self, thing: Thing) -> list[ModelAnswer]:
-        """Return the answers for a Thing that leaves, and for the Thing that it was made from.
-
-        They are sorted by number, sample, and part, regardless of the order in which they arrived.
-        """
-        base = thing.base or thing
-        asked = self._asked.get(base)
-        if asked is None:
-            return []
-        found: list[ModelAnswer] = []
-        for name in (base.id, thing.id) if thing.id != base.id else (base.id,):
-            answers = asked.answers.get(name, {})
-            found += map(answers.__getitem__, sorted(answers))
-        return found
-
-
-R = TypeVar("R")
-
-
-@dataclass(frozen=True, slots=True)
-class IsolatedItem:
-    """An item that passes through nested stages in isolation, with ids of its own.
-
-    Ids take the form `best.stage_2.vote@3#0`, `#1`, and so on. They don't depend on how many items
-    are in progress concurrently.
-    """
-
-    id: str
-    _made: dict[str, Iterator[int]] = field(default_factory=dict)
-
-    def numbers(self, stage_id: str) -> Iterator[int]:
-        """Return the counter of a stage, which continues across rounds."""
-        return self._made.setdefault(stage_id, itertools.count())
-
-
-MOST: Final = 1024
-
-
-class InputIndex:
-    """Index of pulled items that keeps an item only while something made from it is alive.
-
-    The latest items are also known by id and the hash of their last entry, because a worker in
-    another process returns copies.
-    """
-
-    def __init__(self) -> None:
-        self._alive: WeakKeyDictionary[Thing, float] = WeakKeyDictionary()
+        self._alive: WeakKeyDictionary[Thing, StageItem] = WeakKeyDictionary()
         self._latest: dict[tuple[str, int], tuple[int, float]] = {}
 
     def __len__(self) -> int:
         return len(self._alive)
 
-    def add(self, thing: Thing, time: float) -> None:
+    def pulled(self, thing: Thing, time: float) -> None:
         """Record an item and when it was pulled."""
-        self._alive[thing] = time
+        self._alive.setdefault(thing, StageItem()).pulled = time
         self._latest[thing.id, len(thing.history)] = (hash(thing.history[-1]), time)
         # Bounded: an endless stream must not fill the memory.
         if len(self._latest) > MOST:
             del self._latest[next(iter(self._latest))]
 
-    def when(self, thing: Thing) -> float | None:
-        """Return when an item was pulled, or None if the Thing isn't an item of this stage."""
-        if (time := self._alive.get(thing)) is not None or not thing.history:
-            return time
-        last, time = self._latest.get((thing.id, len(thing.history)), (None, None))
-        return time if last == hash(thing.history[-1]) else None
+    def about(self, thing: Thing) -> StageItem:
+        """Return the record of the Thing that this one was made from, for its calls."""
+        # By the base: every change makes a new Thing, and the one that asked may be gone by then.
+        return self._alive.setdefault(thing.base or thing, StageItem())
+
+    def of(self, thing: Thing) -> StageItem:
+        """Return the record of a Thing; for a copy of an item, one without calls."""
+        found = self._alive.get(thing) or StageItem()
+        if found.pulled is None and thing.history:
+            last, time = self._latest.get((thing.id, len(thing.history)), (None, None))
+            found.pulled = time if last == hash(thing.history[-1]) else None
+        return found
 
 
 Through = Callable[[AsyncIterator[Thing], IsolatedItem | None], AsyncGenerator[Thing, None]]
@@ -408,13 +392,15 @@ class Trace:
     def stages(self, stage_ids: Iterable[str]) -> tuple[StageCount, ...]:
         """Return the counts of stages, in the order of `stage_ids`."""
         return tuple(
-            StageCount(
-                stage=stage_id,
-                came=self.came[stage_id],
-                left=self.left[stage_id],
-                failed=self.failed[stage_id],
-            )
-            for stage_id in stage_ids
+            [
+                StageCount(
+                    stage=stage_id,
+                    came=self.came[stage_id],
+                    left=self.left[stage_id],
+                    failed=self.failed[stage_id],
+                )
+                for stage_id in stage_ids
+            ]
         )
 
 
@@ -473,7 +459,7 @@ class BlockContext:
         self.ordered = ordered
         self.clock = clock
         self.notes: Notes = notes if notes is not None else NotesInMemory()
-        self.calls, self.inputs, self.trace = AnswerIndex(), InputIndex(), Trace()
+        self.items, self.trace = StageItems(), Trace()
         self.maps: list[Stream[Any]] = []
         self._client = client
         self._tree_runner = tree_runner
@@ -583,7 +569,7 @@ class BlockContext:
         if self._client is None:
             raise RecipeError(f"{self.stage_id}: this stage has no model; set one for the run")
         # Before the first await: numbers must not depend on which of several calls ends first.
-        calls = self.calls.about(thing)
+        calls = self.items.about(thing)
         number, attempts = calls.place(thing, sample, self.stage_id, again=again)
         ask = ModelRequest(
             thing_id=thing.id,
@@ -617,7 +603,7 @@ class BlockContext:
             raise RecipeError(
                 f"{self.stage_id}: this stage can't run trees; run it as part of a recipe"
             )
-        calls = self.calls.about(thing)
+        calls = self.items.about(thing)
         number, _ = calls.place(thing, 0, self.stage_id)
         talk = TreeRequest(
             thing_id=thing.id,
@@ -643,7 +629,7 @@ class BlockContext:
         """
         if self._inner is None or name not in self._inner.ways:
             raise RecipeError(f"{self.stage_id}: the block declares no nested stages {name!r}")
-        made = self._inner.through(name, things, self._isolated, self.inputs.add)
+        made = self._inner.through(name, things, self._isolated, self.items.pulled)
         async with contextlib.aclosing(made):
             async for thing in made:
                 yield thing

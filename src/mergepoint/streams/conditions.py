@@ -205,7 +205,9 @@ def asked_for(where: Where | None) -> list[str]:
     A prop that is only tested with `exists` or `isnt` may be missing. Any block may set `status`
     and `reason` when it fails.
     """
-    lines = where if isinstance(where, list) else [where or {}]
+    if where is None:
+        return []
+    lines = where if isinstance(where, list) else [where]
     may_miss = {"exists", "isnt"}
     names = dict.fromkeys(
         name

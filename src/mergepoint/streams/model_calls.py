@@ -191,7 +191,7 @@ def place_of(ask: ModelRequest) -> str:
     call = f"call_{ask.number + 1:02}"
     if ask.sample:
         call += f".sample_{ask.sample + 1:02}"
-    return f"{path_of(ask.stage_id)}/{ask.thing_id}/{call}"
+    return f"{ask.stage_id.replace('.', '/')}/{ask.thing_id}/{call}"
 
 
 def path_of(stage_id: str) -> str:

@@ -140,7 +140,7 @@ def budgets_of(planned: PlannedRecipe, *, at: str = "", told: bool = False) -> d
         rails = stage.rails.budget if isinstance(stage, PlannedRecipe) else None
         if stage is planned and told:
             rails = planned.rails.inside.budget
-        if limits := _least([one for one in (stage.budget, rails) if one is not None]):
+        if (limits := _least(stage.budget, rails)) is not None:
             budgets[join(at, path_of(stage.stage_id))] = limits
     return budgets
 
@@ -158,21 +158,21 @@ def unpriced_in(
     `budgets` apply in addition to the ledger's. Stages whose params show that they call a model are
     checked here; other blocks fail at their first call.
     """
-    asking = (one for one in planned.blocks() if one.stage_id in models and asks(one.params))
-    found = (
+    found = [
         ledger.unpriced(join(at, path_of(stage.stage_id)), name, budgets)
-        for stage in asking
+        for stage in planned.blocks()
+        if stage.stage_id in models and asks(stage.params)
         for name in identities(models[stage.stage_id], {})
-    )
+    ]
     return [fault for fault in found if fault is not None]
 
 
-def _least(budgets: list[Budget]) -> Budget | None:
-    """Return the tightest combination of several budgets."""
-    if len(budgets) < 2:
-        return budgets[0] if budgets else None
+def _least(one: Budget | None, other: Budget | None) -> Budget | None:
+    """Return the tightest combination of two budgets."""
+    if one is None or other is None:
+        return other if one is None else one
     limits = {
-        name: [found for one in budgets if (found := getattr(one, name)) is not None]
+        name: [limit for limit in (getattr(one, name), getattr(other, name)) if limit is not None]
         for name in LIMITS
         if name != "on_exhausted"
     }

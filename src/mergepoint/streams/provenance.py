@@ -28,7 +28,7 @@ _PART = re.compile(r"([0-9]+)|([^.#0-9]+)")
 def lineage_order(name: str) -> Order:
     """Return the key that sorts ids: `0.2` before `0.10`, a parent before its children."""
     return tuple(
-        (0, int(part[1]), "") if part[1] else (1, 0, part[2]) for part in _PART.finditer(name)
+        [(0, int(part[1]), "") if part[1] else (1, 0, part[2]) for part in _PART.finditer(name)]
     )
 
 
@@ -233,11 +233,16 @@ def _is_text(value: object) -> bool:
 def misspelt(props: Mapping[str, Any], known: Vocabulary | None = None) -> tuple[str, ...]:
     """Return problems for prop names, kind, and status that nearly match the vocabulary."""
     known = known or vocabulary()
-    found = [_near("prop", name, known.props) for name in props]
+    # (what, word, words): only unknown words are compared.
+    asked = [("prop", name, known.props) for name in props if name not in known.props]
     for name, words in (("kind", known.kinds), ("status", known.status)):
-        if isinstance(value := props.get(name), str):
-            found.append(_near(name, value, words))
-    return tuple(filter(None, found))
+        if isinstance(value := props.get(name), str) and value not in words:
+            asked.append((name, value, words))
+    return tuple(
+        f"{what} {word!r} is not in the vocabulary; did you mean {near!r}?"
+        for what, word, words in asked
+        if (near := _near_word(word, tuple(words))) is not None
+    )
 
 
 def misspelt_names(names: Iterable[str]) -> tuple[str, ...]:
@@ -248,16 +253,7 @@ def misspelt_names(names: Iterable[str]) -> tuple[str, ...]:
 # Every Thing that leaves a stage is checked, and the names repeat.
 @lru_cache(maxsize=4096)
 def _near_word(word: str, known: tuple[str, ...]) -> str | None:
-    if word in known:
-        return None
     return next((other for other in known if _is_near(word, other)), None)
-
-
-def _near(kind: str, word: str, known: Mapping[str, str]) -> str:
-    near = _near_word(word, tuple(known))
-    if near is None:
-        return ""
-    return f"{kind} {word!r} is not in the vocabulary; did you mean {near!r}?"
 
 
 def _is_near(word: str, known: str) -> bool:

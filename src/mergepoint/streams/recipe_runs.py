@@ -141,9 +141,9 @@ class RecipeRun:
             StepError: An option is invalid, or there are no items.
         """
         given: dict[str, Any] = {"runs": "runs", **(options or {})}
-        runs, resume, run_id, config = (
+        runs, resume, run_id, config = [
             given.pop(name, None) for name in ("runs", "resume", "run_id", "config")
-        )
+        ]
         others = [given.get("reuse"), given.get("replay")]
         if resume is not None and others != [None, None]:
             raise StepError(EXCLUSIVE)
@@ -198,11 +198,14 @@ class RecipeRun:
                 finally:
                     await run_off_loop(journal.close)
 
-    async def first(self, most: int | None) -> AsyncGenerator[Thing, None]:
-        """Yield up to a number of Things, all by default, and record the end of the run."""
+    def first(self, most: int | None) -> AsyncGenerator[Thing, None]:
+        """Return up to a number of Things, all by default; the end of the run is recorded."""
+        return self.stream() if most is None else self._first(most)
+
+    async def _first(self, most: int) -> AsyncGenerator[Thing, None]:
         count = 0
         async with aclosing(self.stream()) as stream:
-            while most is None or count < most:
+            while count < most:
                 thing = await anext(stream, None)
                 if thing is None:
                     return

@@ -294,7 +294,7 @@ class RunServices:
 
     def reached(self, *, stopped: str) -> RecipeEnd:
         """Return the results so far, and the counts of each stage."""
-        stages = self.trace.stages(stage.stage_id for stage in self.setup.planned.blocks())
+        stages = self.trace.stages([stage.stage_id for stage in self.setup.planned.blocks()])
         return self.results.end(self.trace, stages, stopped=stopped)
 
     def finish(self, journal: Journal, *, stopped: str) -> None:
@@ -354,10 +354,8 @@ def workflow_of(
     found = list(things)
     made = list(records)
     used = usage_of(made)
-    times = [(one.started, one.ended) for one in made]
-    seconds = max((end for _, end in times), default=0.0) - min(
-        (start for start, _ in times), default=0.0
-    )
+    ended = max([one.ended for one in made], default=0.0)
+    seconds = ended - min([one.started for one in made], default=0.0)
     props = {
         "kind": "workflow",
         "strategy": planned.recipe.name,

@@ -120,19 +120,15 @@ class BlockType(Generic[P]):
 
     def needs_of(self, params: P) -> tuple[str, ...]:
         """Return the props that its items must have, with these params."""
-        return _names(self.needs, params)
+        return tuple(self.needs(params) if callable(self.needs) else self.needs)
 
     def adds_of(self, params: P) -> tuple[str, ...]:
         """Return the props that its results have in addition, with these params."""
-        return _names(self.adds, params)
+        return tuple(self.adds(params) if callable(self.adds) else self.adds)
 
     def schema(self) -> dict[str, Any]:
         """Return the JSON Schema of its params."""
         return self.params.model_json_schema()
-
-
-def _names(names: Names, params: BaseModel) -> tuple[str, ...]:
-    return tuple(names(params) if callable(names) else names)
 
 
 GROUP: Final = "mergepoint.blocks"

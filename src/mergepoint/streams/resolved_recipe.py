@@ -201,23 +201,24 @@ class PlannedRecipe:
     @property
     def words(self) -> tuple[Words, ...]:
         """Return the words that it and its nested recipes add to the vocabulary."""
-        inside = (one.recipe for one in self.walk() if isinstance(one, PlannedRecipe))
-        return tuple(one.words for one in (self.recipe, *inside) if one.words)
+        inside = [one.recipe for one in self.walk() if isinstance(one, PlannedRecipe)]
+        return tuple([one.words for one in (self.recipe, *inside) if one.words])
 
-    def walk(self) -> Iterator[PlannedStage | PlannedRecipe]:
-        """Yield every nested stage and recipe in order, a recipe before its stages."""
+    def walk(self) -> list[PlannedStage | PlannedRecipe]:
+        """Return every nested stage and recipe in order, a recipe before its stages."""
+        found: list[PlannedStage | PlannedRecipe] = []
         for stage in self.stages:
-            yield stage
+            found.append(stage)
             if isinstance(stage, PlannedRecipe):
-                yield from stage.walk()
+                found += stage.walk()
             else:
                 for inner in stage.inside:
-                    yield inner
-                    yield from inner.walk()
+                    found += (inner, *inner.walk())
+        return found
 
-    def blocks(self) -> Iterator[PlannedStage]:
+    def blocks(self) -> list[PlannedStage]:
         """Return every block in it, in order."""
-        return (stage for stage in self.walk() if isinstance(stage, PlannedStage))
+        return [stage for stage in self.walk() if isinstance(stage, PlannedStage)]
 
 
 MAX_DEPTH = 20
@@ -277,7 +278,8 @@ class Planning:
     ) -> PlannedRecipe:
         """Plan a recipe; `around` contains the enclosing recipes, outermost first."""
         here = _here(recipe)
-        values = {**here, **turned(recipe.knobs, here), **given}
+        knobs = turned(recipe.knobs, here) if here else recipe.knobs
+        values = {**here, **knobs, **given}
         stages: list[PlannedStage | PlannedRecipe] = []
         have, dropped = set(recipe.needs), dict[str, str]()
         words = vocabulary().plus(*(one.words for one in (*around, recipe)))

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from mergepoint.aio.stream import Stream, from_iterable
 from mergepoint.core.errors import BlockError, RecipeError, locate
-from mergepoint.streams.block_context import BlockContext, StageInput, close, label
+from mergepoint.streams.block_context import BlockContext, StageInput, StageItem, close, label
 from mergepoint.streams.grouping import Gather, gathered
 from mergepoint.streams.params import P
 from mergepoint.streams.provenance import VocabularyWarning, misspelt
@@ -85,7 +85,7 @@ class StageOutput:
         """Record an item that the block pulled."""
         self._last = thing
         self._arrived_at = self._ctx.clock()
-        self._ctx.inputs.add(thing, self._arrived_at)
+        self._ctx.items.pulled(thing, self._arrived_at)
         self._ctx.trace.came[self._ctx.stage_id] += 1
         self._recent.came(thing.id)
 
@@ -98,7 +98,8 @@ class StageOutput:
         if not isinstance(after, Thing):
             raise BlockError(f"yielded {after!r}, which isn't a Thing; yield thing.redrafted(...)")
         before = after if after.made is None else after.base
-        started = None if before is None else self._ctx.inputs.when(before)
+        item = StageItem() if before is None else self._ctx.items.of(before)
+        started = item.pulled
         if started is None:
             # Things that the stage joined have no single base; they are known by their id's prefix.
             own = (f"{self._ctx.stage_id}#", f"{self._ctx.stage_id}@")
@@ -107,7 +108,7 @@ class StageOutput:
             started = self._arrived_at
         if problem := self._recent.problem(after):
             raise BlockError(problem)
-        answers = self._ctx.calls.of(after)
+        answers = [] if before is None else item.answers_for(after, before)
         # Nothing changed: an entry would only lengthen the history.
         if after.made is None and not answers:
             self._ctx.trace.leaves(self._ctx.stage_id, after, after)

@@ -314,6 +314,8 @@ class Thing(Displayed):
             things: The Things that the values come from, as they entered the stage.
             names: Names of props, or `content`.
         """
+        if not names:
+            return self
         given = list(things)
         found = {name: [o for one in given for o in _origin(one, name)] for name in names}
         return self.making(
@@ -414,10 +416,14 @@ def stamp(
     if after.made is None and not calls:
         return after
     made = after.made or UNMADE
+    added = made.added
+    # A stage that writes the same content again leaves its score valid.
+    if before is not None and made.drafts and made.drafts[-1] != before.content:
+        added = _without_stale(before.props, added, about_content)
     entry = Entry(
         id=name or after.id,
         parents=made.parents,
-        added=_without_stale(before, made, about_content),
+        added=added,
         drafts=made.drafts,
         origins=made.origins,
         block=block,
@@ -432,18 +438,15 @@ def stamp(
 
 
 def _without_stale(
-    before: Thing | None, made: Made, about_content: Collection[str]
+    before: Mapping[str, Any], added: Mapping[str, Any], about_content: Collection[str]
 ) -> Mapping[str, Any]:
     """Return the added props, with None for props about the old content."""
-    # A stage that writes the same content again leaves its score valid.
-    if before is None or not made.drafts or made.drafts[-1] == before.content:
-        return made.added
     stale = [
         name
-        for name, value in before.props.items()
-        if name in about_content and value is not None and name not in made.added
+        for name, value in before.items()
+        if name in about_content and value is not None and name not in added
     ]
-    return FrozenDict({**made.added, **dict.fromkeys(stale)}) if stale else made.added
+    return FrozenDict({**added, **dict.fromkeys(stale)}) if stale else added
 
 
 def dropped_by(thing: Thing, name: str) -> Entry | None:

@@ -230,7 +230,7 @@ def ranked(things: Iterable[Thing], ranking: Ranking) -> list[Thing]:
 
     Raise BlockError for a missing number.
     """
-    able = (thing for thing in things if not failed(thing))
+    able = [thing for thing in things if not failed(thing)]
     return sorted(able, key=lambda thing: -strength(thing, ranking))
 
 
