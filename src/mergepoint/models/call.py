@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.language_models.chat_models import generate_from_stream
@@ -177,84 +177,6 @@ class ModelCall:
 
 
 CALL: ContextVar[ModelCall | None] = ContextVar("mergepoint_call", default=None)
-
-
-class ModelCallRun:
-    """One call through an instrumented model, tried as often as its policy allows.
-
-    With `cleans`, the messages are a function's own, which may contain text that providers reject.
-    """
-
-    cleans = False
-
-    def __init__(
-        self, call: ModelCall, messages: Sequence[BaseMessage], *, untouched: bool = False
-    ) -> None:
-        self.call = call
-        self.messages = call.messages or messages
-        self.id = call.key.message_id(1)
-        self.path = call.key.full_path
-        # Another model of a Runnable may have edited them.
-        self._arrived = messages if untouched and call.messages and not call.used else None
-        call.used = True
-        self.limits = TimeLimits(self.path, call.policy.timeout, call.grace)
-        self.stop_signal = STOP_SIGNAL.get()
-
-    def recorded(self) -> ChatResult | None:
-        """Return the recorded answer of this call, or None if the model must be called."""
-        answer = self.call.answer
-        if answer is None or answer.message is None:
-            return None
-        result = ChatResult(generations=[ChatGeneration(message=copied_message(answer.message))])
-        with self.attempt(1, live=False) as attempt:
-            attempt.answered(result)
-        return result
-
-    def outgoing(self) -> list[BaseMessage]:
-        """Return the messages of the next attempt, which the model may change.
-
-        The copies that a step passed to LangChain are used if no foreign callback had access to
-        them, and only once: a model that edited them must not receive them again.
-        """
-        arrived, self._arrived = self._arrived, None
-        self.call.unshared = arrived is not None
-        if arrived is None:
-            arrived = as_langchain_sends(list(map(copied_message, self.messages)))
-        view = self.call.view
-        sent = list(arrived) if view == "as_is" else seen_through(view, arrived)
-        return [cleaned(message)[0] for message in sent] if self.cleans else sent
-
-    def attempts(self) -> Iterator[Attempt]:
-        """Yield attempts until one is answered or the last has failed."""
-        call = self.call
-        after, call.again = call.again, None
-        attempt = self.attempt(call.attempt, after=after)
-        yield attempt
-        while attempt.next_in is not None:
-            attempt = self.attempt(attempt.number + 1, after=attempt.next_in)
-            yield attempt
-
-    def attempt(self, number: int, *, after: float | None = None, live: bool = True) -> Attempt:
-        """Return one attempt of the call."""
-        return Attempt(self, number, after=after, live=live)
-
-    def around(self, ask: Ask, how: Callable[[ModelCall, Ask], Any]) -> Ask:
-        """Return the call of the model's own code; its caller has already set `CALL`."""
-        return ask
-
-    def options(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the keyword arguments of the call with the parameters that are bound to it."""
-        return merged(given, self.call.bound) if self.call.bound else {**given}
-
-    def for_caller(self, message: M) -> M:
-        """Return an answer, or a piece of one, with the id that it will have in the state.
-
-        So a stream shows the message once; the recorded message is the model's own.
-        """
-        for_caller = copied_message(message)
-        vars(for_caller)["id"] = self.id
-        for_caller.model_fields_set.add("id")
-        return for_caller
 
 
 class Attempt:
@@ -499,6 +421,81 @@ class Attempt:
             truncated=self._truncated,
             cleaned=self._cleaned,
         )
+
+
+class ModelCallRun:
+    """One call through an instrumented model, tried as often as its policy allows.
+
+    With `cleans`, the messages are a function's own, which may contain text that providers reject.
+    """
+
+    cleans = False
+    attempt: ClassVar[type[Attempt]] = Attempt
+
+    def __init__(
+        self, call: ModelCall, messages: Sequence[BaseMessage], *, untouched: bool = False
+    ) -> None:
+        self.call = call
+        self.messages = call.messages or messages
+        self.id = call.key.message_id(1)
+        self.path = call.key.full_path
+        # Another model of a Runnable may have edited them.
+        self._arrived = messages if untouched and call.messages and not call.used else None
+        call.used = True
+        self.limits = TimeLimits(self.path, call.policy.timeout, call.grace)
+        self.stop_signal = STOP_SIGNAL.get()
+
+    def recorded(self) -> ChatResult | None:
+        """Return the recorded answer of this call, or None if the model must be called."""
+        answer = self.call.answer
+        if answer is None or answer.message is None:
+            return None
+        result = ChatResult(generations=[ChatGeneration(message=copied_message(answer.message))])
+        with self.attempt(self, 1, live=False) as attempt:
+            attempt.answered(result)
+        return result
+
+    def outgoing(self) -> list[BaseMessage]:
+        """Return the messages of the next attempt, which the model may change.
+
+        The copies that a step passed to LangChain are used if no foreign callback had access to
+        them, and only once: a model that edited them must not receive them again.
+        """
+        arrived, self._arrived = self._arrived, None
+        self.call.unshared = arrived is not None
+        if arrived is None:
+            arrived = as_langchain_sends(list(map(copied_message, self.messages)))
+        view = self.call.view
+        sent = list(arrived) if view == "as_is" else seen_through(view, arrived)
+        return [cleaned(message)[0] for message in sent] if self.cleans else sent
+
+    def attempts(self) -> Iterator[Attempt]:
+        """Yield attempts until one is answered or the last has failed."""
+        call = self.call
+        after, call.again = call.again, None
+        attempt = self.attempt(self, call.attempt, after=after)
+        yield attempt
+        while attempt.next_in is not None:
+            attempt = self.attempt(self, attempt.number + 1, after=attempt.next_in)
+            yield attempt
+
+    def around(self, ask: Ask, how: Callable[[ModelCall, Ask], Any]) -> Ask:
+        """Return the call of the model's own code; its caller has already set `CALL`."""
+        return ask
+
+    def options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the keyword arguments of the call with the parameters that are bound to it."""
+        return merged(given, self.call.bound) if self.call.bound else {**given}
+
+    def for_caller(self, message: M) -> M:
+        """Return an answer, or a piece of one, with the id that it will have in the state.
+
+        So a stream shows the message once; the recorded message is the model's own.
+        """
+        for_caller = copied_message(message)
+        vars(for_caller)["id"] = self.id
+        for_caller.model_fields_set.add("id")
+        return for_caller
 
 
 def _assistant_message(result: ChatResult) -> AIMessage:

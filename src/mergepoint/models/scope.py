@@ -127,7 +127,7 @@ class Scope:
         self.key = key
         self.keepers = tuple(keepers)
         self.budget = budget
-        self.policy = policy or Policy()
+        self.policy = policy or _POLICY
         self.samples = samples or Samples()
         self.tracker = AttemptTracker(key.full_path)
         self.halt = STOP_SIGNAL.get()
@@ -306,6 +306,7 @@ def _text_of_answer(message: AIMessage) -> str:
     return str(message.text)
 
 
+_POLICY: Final = Policy()
 OWN: Final = "_mergepoint_scopes"
 """The attribute with the scopes that instrumented a model, the latest first.
 
@@ -337,35 +338,6 @@ def opened(
     call = scope.call(model, messages, stop, options)
     call.scopes = passed + 1
     return ScopedModelCall(scope, call, messages, counted=not streams)
-
-
-class ScopedModelCall(ModelCallRun):
-    """One call of a scope.
-
-    A stream is not `counted` among the calls to wait for: its consumer may have stopped reading.
-    """
-
-    cleans = True
-
-    def __init__(
-        self, scope: Scope, call: ModelCall, messages: Sequence[BaseMessage], *, counted: bool
-    ) -> None:
-        super().__init__(call, messages)
-        self.stop_signal = self.stop_signal or scope.halt
-        self.scope = scope
-        self.counted = counted
-
-    def attempt(self, number: int, *, after: float | None = None, live: bool = True) -> Attempt:
-        """Return one attempt of the call."""
-        return ScopedAttempt(self, number, after=after, live=live)
-
-    def around(self, ask: Ask, how: Callable[[ModelCall, Ask], Any]) -> Ask:
-        """Return the call of the model's own code, with `CALL` set around it."""
-        return partial(how, self.call, ask)
-
-    def for_caller(self, message: M) -> M:
-        """Return a copy of an answer, which keeps its id because it belongs to the function."""
-        return copied_message(message)
 
 
 class ScopedAttempt(Attempt):
@@ -412,3 +384,29 @@ class ScopedAttempt(Attempt):
         if record.error is None:
             scope.samples.keep(record)
             scope.answered_by = record.model
+
+
+class ScopedModelCall(ModelCallRun):
+    """One call of a scope.
+
+    A stream is not `counted` among the calls to wait for: its consumer may have stopped reading.
+    """
+
+    cleans = True
+    attempt = ScopedAttempt
+
+    def __init__(
+        self, scope: Scope, call: ModelCall, messages: Sequence[BaseMessage], *, counted: bool
+    ) -> None:
+        super().__init__(call, messages)
+        self.stop_signal = self.stop_signal or scope.halt
+        self.scope = scope
+        self.counted = counted
+
+    def around(self, ask: Ask, how: Callable[[ModelCall, Ask], Any]) -> Ask:
+        """Return the call of the model's own code, with `CALL` set around it."""
+        return partial(how, self.call, ask)
+
+    def for_caller(self, message: M) -> M:
+        """Return a copy of an answer, which keeps its id because it belongs to the function."""
+        return copied_message(message)
