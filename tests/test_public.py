@@ -111,3 +111,70 @@ def test_the_law_knows_only_the_standard_library() -> None:
 
 def _source() -> str:
     return str(Path(str(mergepoint.__file__)).parent.parent)
+
+
+# Runs a program in which no package of an extra can be imported: as in a plain installation.
+WITHOUT_EXTRAS = """
+import importlib.abc, sys
+extras = set({extras!r})
+class NotInstalled(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in extras:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, NotInstalled())
+{program}
+"""
+EXTRAS = {
+    "alembic", "anthropic", "blockbuster", "chainlit", "fastapi", "hypothesis", "langchain",
+    "langchain_anthropic", "langchain_openai", "langgraph.checkpoint.postgres", "openai", "psycopg",
+    "pydantic_monty", "pytest", "sqlalchemy", "tiktoken", "uvicorn",
+}  # fmt: skip
+NEED_EXTRAS = {"mergepoint.journal.SqlStore": "sql", "mergepoint.testing.trees": "testing"}
+
+
+def without_extras(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program in a folder, without the packages of any extra."""
+    text = WITHOUT_EXTRAS.format(extras=sorted(EXTRAS), program=program)
+    command = [sys.executable, "-c", text]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)  # noqa: S603
+
+
+def test_public_names_need_no_extra(tmp_path: Path) -> None:
+    """After a plain installation every public name is there, or its error says what to install."""
+    program = """
+from importlib import import_module
+for package in ("mergepoint", *(f"mergepoint.{name}" for name in NAMES)):
+    for name in import_module(package).__all__:
+        try:
+            getattr(import_module(package), name)
+        except Exception as error:
+            print(f"{package}.{name}", error)
+""".replace("NAMES", repr((*PACKAGES, "patterns")))
+    ended = without_extras(program, tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    missing = dict(line.split(" ", 1) for line in ended.stdout.splitlines())
+    assert missing.keys() == NEED_EXTRAS.keys()
+    for name, extra in NEED_EXTRAS.items():
+        assert f"[{extra}]" in missing[name]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["chat", "-m", "Hello."],
+        ["check", "best_of_n"],
+        ["demo"],
+        ["graph", "best_of_n"],
+        ["list"],
+        ["run", "best_of_n", "A title for a poster."],
+        ["runs", "list"],
+        ["sessions", "list"],
+    ],
+    ids=" ".join,
+)
+def test_commands_need_no_extra(words: list[str], tmp_path: Path) -> None:
+    """After a plain installation the commands of the documentation work."""
+    program = f"from mergepoint.apps.cli.app import main\nsys.argv[1:] = {words!r}\nmain()"
+    ended = without_extras(program, tmp_path)
+    assert ended.returncode == 0, ended.stderr

@@ -9,7 +9,8 @@ import pytest
 
 from mergepoint import SessionError
 from mergepoint.session.session_memory import RECENT
-from mergepoint.session.session_store import FileSessions, Sessions
+from mergepoint.session.session_store import FileSessions
+from mergepoint.session.sessions import Sessions
 from mergepoint.session.yaml_import import import_session
 
 

@@ -13,13 +13,8 @@ from tests.journal.places import Place, engine_at, place_of
 from mergepoint import SessionError, SessionMemory
 from mergepoint.core.errors import MergepointError
 from mergepoint.journal.sql_journal import SqlStore
-from mergepoint.session.session_store import (
-    SESSION_TABLES,
-    SqlSessions,
-    check_session,
-    repair_session,
-    sessions_at,
-)
+from mergepoint.session.session_store import check_session, repair_session, sessions_at
+from mergepoint.session.sql_sessions import SESSION_TABLES, SqlSessions
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

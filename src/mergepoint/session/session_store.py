@@ -1,12 +1,10 @@
-"""Stores of sessions, in files and in databases, and the repair of a damaged session."""
+"""The store of sessions at a place: in files, or in a database; and repairing a session."""
 
 from __future__ import annotations
 
-import re
 import secrets
 import shutil
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -14,27 +12,16 @@ from functools import partial
 from pathlib import Path
 
 from mergepoint.core.errors import SessionError
-from mergepoint.core.paths import nearest
 from mergepoint.journal.checked_lines import JournalError, decode, file_errors, file_lock
 from mergepoint.journal.file_journal import JOURNAL, FileStore
 from mergepoint.journal.line_logs import FileLog, LogLine, Mark
 from mergepoint.journal.redact import Redact
-from mergepoint.journal.sql_database import (
-    Database,
-    LineTables,
-    TableLog,
-    lock_run,
-    sql,
-    write_transaction,
-)
-from mergepoint.journal.sql_journal import RUN_TABLES, SqlStore
-from mergepoint.journal.stores import Sync, checked_sync
+from mergepoint.journal.stores import Sync
 from mergepoint.session.entries import (
     Entry,
     SessionHeader,
     SessionMessage,
     checked_session_id,
-    new_session_id,
 )
 from mergepoint.session.history import SessionState
 from mergepoint.session.session_log import (
@@ -48,254 +35,7 @@ from mergepoint.session.session_log import (
     header_at,
 )
 from mergepoint.session.session_memory import SessionMemory, Snapshot
-
-_TITLE_ENTRIES = 8  # the first entries, in which the title of a session is searched
-_TITLE_LENGTH = 80
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionBrief:
-    """A session in a list. `title` is its first message; `problem` says why it is unreadable."""
-
-    session_id: str
-    created_at: datetime | None = None
-    updated_at: datetime | None = None
-    title: str = ""
-    problem: str = ""
-
-
-class Sessions(ABC):
-    """A store of sessions, each under its id. Its methods raise SessionError, with the fix.
-
-    Args:
-        sync: When writes are flushed. With "edges", each message is flushed; with "record", working
-            steps are too. PostgreSQL flushes as its server is configured.
-        redact: A hook that changes texts on arrival.
-    """
-
-    def __init__(self, *, sync: Sync = "edges", redact: Redact | None = None) -> None:
-        self.sync = checked_sync(sync)
-        self.redact = redact
-
-    def create(self, session_id: str | None = None) -> SessionMemory:
-        """Create a session, and its place if it is missing.
-
-        Raises SessionError for an id that is taken or invalid.
-        """
-        session_id = checked_session_id(new_session_id() if session_id is None else session_id)
-        return self.begin(SessionHeader(session_id=session_id, created_at=datetime.now(UTC)))
-
-    def open(self, session_id: str, *, create: bool = False) -> SessionMemory:
-        """Open a session; with `create`, create it if it does not exist.
-
-        Raises SessionError for an unreadable session, which is never taken for an empty one.
-        """
-        if not self.has(session_id):
-            if not create:
-                raise self._unknown(session_id)
-            try:
-                return self.create(session_id)
-            except SessionError:  # unless another process has created it concurrently
-                if not self.has(session_id):
-                    raise
-        return SessionMemory(self.log(session_id))
-
-    def has(self, session_id: str) -> bool:
-        """Return whether a session exists, even if it is unreadable.
-
-        Raises SessionError for an invalid id.
-        """
-        return self.log(session_id).exists()
-
-    def begin(self, header: SessionHeader, entries: Iterable[Entry] = ()) -> SessionMemory:
-        """Create a session with entries, all or none, as an import does."""
-        log = self.log(header.session_id)
-        if not log.create(header, entries):
-            raise SessionError(
-                f"there is a session {header.session_id!r} in {self} already; open it, or "
-                "use another id for the new one"
-            )
-        return SessionMemory(log)
-
-    def sessions(self) -> Sequence[SessionBrief]:
-        """List the sessions, the last written first and unreadable ones at the end."""
-        return sorted(
-            map(self._brief, self._ids()),
-            key=lambda one: (
-                one.updated_at.timestamp() if one.updated_at else -1.0,
-                one.session_id,
-            ),
-            reverse=True,
-        )
-
-    @abstractmethod
-    def log(self, session_id: str) -> SessionLog:
-        """Return the log of a session, even a missing one. Raises SessionError for a bad id."""
-
-    @abstractmethod
-    def beside(self, name: str, session_id: str | None = None) -> Sidecar:
-        """Return the rows of an application for one session, or for all of them."""
-
-    @abstractmethod
-    def delete(self, session_id: str) -> None:
-        """Delete a session with the journals of its runs; this cannot be undone.
-
-        Raises SessionError while a turn of it is running.
-        """
-
-    @abstractmethod
-    def _ids(self) -> Iterable[str]:
-        """Return the ids of all sessions."""
-
-    def _unknown(self, session_id: str) -> SessionError:
-        known = tuple(self._ids())
-        there = f"sessions: {', '.join(known[:5])}" if known else "there are none yet"
-        return SessionError(
-            f"there is no session {session_id!r} in {self}{nearest(session_id, known)}; {there}"
-        )
-
-    def _brief(self, session_id: str) -> SessionBrief:
-        try:
-            log = self.log(session_id)
-            header, mark = log.begin()
-            first, _ = log.since(mark, most=_TITLE_ENTRIES)
-            # Without entries, the last line of a file is the header, which is no entry.
-            last = log.last() if first else None
-        except SessionError as error:
-            return SessionBrief(session_id=session_id, problem=str(error))
-        return SessionBrief(
-            session_id=header.session_id,
-            created_at=header.created_at,
-            updated_at=last.created_at if last else header.created_at,
-            title=_title(first),
-        )
-
-
-def _title(entries: Iterable[Entry]) -> str:
-    """Return the first message of a user, on one line and shortened."""
-    for entry in entries:
-        if isinstance(entry, SessionMessage) and entry.role == "user":
-            text = " ".join(entry.content.split())
-            return text if len(text) <= _TITLE_LENGTH else f"{text[: _TITLE_LENGTH - 1]}…"
-    return ""
-
-
-_METADATA = sql.MetaData()
-SESSION_TABLES = LineTables(
-    _METADATA,
-    first="mergepoint_sessions",
-    rest="mergepoint_session_entries",
-    key="session_id",
-)
-# A sidecar is a log of its own: its key is `<session id>/<name>`, or `/<name>` for all sessions.
-SIDECAR_TABLES = LineTables(
-    _METADATA,
-    first="mergepoint_session_sidecars",
-    rest="mergepoint_session_rows",
-    key="sidecar",
-)
-
-
-class SqlSessions(Sessions):
-    """A store of sessions and their runs in a database, by its URL or an SQLAlchemy engine.
-
-    The tables are created with the first session. See Sessions for `sync` and `redact`. Raises
-    SessionError or MergepointError for the address of another kind of database.
-    """
-
-    def __init__(
-        self,
-        address: str | sql.URL | sql.Engine,
-        *,
-        sync: Sync = "edges",
-        redact: Redact | None = None,
-    ) -> None:
-        super().__init__(sync=sync, redact=redact)
-        with as_session_errors():
-            self._database = Database(address, tables=_METADATA)
-            self._runs = SqlStore(address, sync=sync, redact=redact)
-
-    def delete(self, session_id: str) -> None:
-        """Delete a session with the journals of its runs; this cannot be undone."""
-        log, database = self.log(session_id), self._database
-        if not log.exists():
-            raise self._unknown(session_id)
-        # Escaped, because ids may contain `_`, which matches any character in LIKE.
-        sidecars = SIDECAR_TABLES.first.c.sidecar.startswith(f"{session_id}/", autoescape=True)
-        with (
-            log.turn(),
-            as_session_errors(),
-            database.connected() as connection,
-            database.errors("delete from"),
-            write_transaction(database, connection, flush=True) as commit,
-        ):
-            # The tables of runs are created with the first run, which this database may not have.
-            if sql.inspect(connection).has_table(RUN_TABLES.first.name):
-                RUN_TABLES.delete(connection, _runs_of(connection, session_id))
-            found = connection.execute(SIDECAR_TABLES.keys(sidecars)).scalars().all()
-            SIDECAR_TABLES.delete(connection, found)
-            SESSION_TABLES.delete(connection, [session_id])
-            commit()
-
-    def log(self, session_id: str) -> SessionLog:
-        """Return the log of a session. Raises SessionError for an invalid id."""
-        lines = TableLog(
-            self._database,
-            SESSION_TABLES,
-            checked_session_id(session_id),
-            place=f"session {session_id!r}",
-            remedy=REPAIR,
-            flush=self.sync == "record",
-        )
-        return SessionLog(
-            session_id,
-            lines,
-            redact=self.redact,
-            runs=self._runs,
-            lock_turn=lambda: self._lock_turn(session_id),
-        )
-
-    def beside(self, name: str, session_id: str | None = None) -> Sidecar:
-        """Return the rows of an application, in the table `mergepoint_session_rows`."""
-        name = check_sidecar_name(name)
-        owner = None if session_id is None else (SESSION_TABLES, checked_session_id(session_id))
-        lines = TableLog(
-            self._database,
-            SIDECAR_TABLES,
-            f"{session_id or ''}/{name}",
-            place=f"the rows of {name!r} for session {session_id!r}",
-            remedy="restore it from a backup",
-            owner=owner,
-        )
-        return Sidecar(lines)
-
-    def __str__(self) -> str:
-        return self._database.name
-
-    def _ids(self) -> list[str]:
-        with as_session_errors():
-            if not self._database.exists():
-                return []
-            with self._database.connected() as connection, self._database.errors("read"):
-                return list(connection.execute(SESSION_TABLES.keys()).scalars())
-
-    @contextmanager
-    def _lock_turn(self, session_id: str) -> Iterator[None]:
-        # No run has this name: in the id of a turn's run, a number follows the session's id.
-        lock = lock_run(self._database, f"{session_id}.turn", what="turn of a session")
-        try:
-            yield
-        finally:
-            lock.close(self._database)
-
-
-def _runs_of(connection: sql.Connection, session_id: str) -> list[str]:
-    run_id = RUN_TABLES.first.c.run_id
-    query = RUN_TABLES.keys(run_id.startswith(f"{session_id}.", autoescape=True))
-    # LIKE also finds the runs of a session whose id is this one, a dot and more.
-    of_turns = re.compile(rf"{re.escape(session_id)}\.\d+(\..*)?")
-    return [run for run in connection.execute(query).scalars() if of_turns.fullmatch(run)]
-
+from mergepoint.session.sessions import Sessions
 
 SNAPSHOT = "session.yaml"
 RUNS = "runs"
@@ -402,6 +142,8 @@ def sessions_at(place: Path | str | Sessions, *, redact: Redact | None = None) -
     A store is returned unchanged.
     """
     if isinstance(place, str) and "://" in place:
+        from mergepoint.session.sql_sessions import SqlSessions  # SQLAlchemy need not be installed
+
         return SqlSessions(place, redact=redact)
     if isinstance(place, str | Path):
         return FileSessions(place, redact=redact)

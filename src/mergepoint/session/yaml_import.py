@@ -33,7 +33,8 @@ from mergepoint.session.entries import (
 )
 from mergepoint.session.history import metadata_of
 from mergepoint.session.session_memory import SessionMemory
-from mergepoint.session.session_store import Sessions, sessions_at
+from mergepoint.session.session_store import sessions_at
+from mergepoint.session.sessions import Sessions
 
 _LIMITS = DocumentLimits(bytes=1 << 28, nodes=1 << 24)
 

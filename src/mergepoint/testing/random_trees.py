@@ -9,9 +9,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, TypeVar, cast
 
-from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
+from mergepoint.core.errors import MergepointError, install_command
 from mergepoint.core.merge import MERGE_MODES, MergeMode
 from mergepoint.core.paths import effective_name, iteration_name
 from mergepoint.testing.tree_functions import (
@@ -38,6 +38,13 @@ from mergepoint.tree.leaves import Call, Step
 from mergepoint.tree.nodes import REQUIRED, Block, Gate, Input, Loop, Node, Until, children, walk
 from mergepoint.tree.prompts import Template
 from mergepoint.tree.validate import can_respond, inputs_of
+
+try:
+    from hypothesis import strategies as st
+except ImportError as error:
+    raise MergepointError(
+        f"random trees need hypothesis, which is not installed: {install_command('testing')}"
+    ) from error
 
 T = TypeVar("T")
 

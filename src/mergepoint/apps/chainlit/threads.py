@@ -29,7 +29,7 @@ from mergepoint.apps.chainlit.turn_data import ChainlitIds, ThreadStatus, TurnRu
 from mergepoint.core.errors import SessionError
 from mergepoint.journal.replay import open_questions
 from mergepoint.session.session_memory import SessionMemory
-from mergepoint.session.session_store import SessionBrief, Sessions
+from mergepoint.session.sessions import SessionBrief, Sessions
 from mergepoint.session.turn_runner import records_of
 from mergepoint.tree.nodes import Node
 
