@@ -16,7 +16,7 @@ from mergepoint.core.text import clip, shown
 from mergepoint.engine.compiled_graph import DrawnGraph
 from mergepoint.engine.run_tree import Result
 from mergepoint.journal.call_records import CallRecord
-from mergepoint.journal.transcript import Transcript, Usage
+from mergepoint.journal.transcript import Transcript, Usage, usage_of
 from mergepoint.report.svg import to_svg
 from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.recipe_drawing import to_svg as recipe_svg
@@ -81,7 +81,7 @@ def _transcript(transcript: Transcript) -> dict[str, str]:
 
 
 def _run(transcript: Transcript, about: Iterable[Row]) -> dict[str, str]:
-    usage = sum(map(Usage.of, transcript.everything), start=Usage())
+    usage = usage_of(transcript.everything)
     error = transcript.error or {}
     failed = f"{error.get('path')}: {error.get('type')}: {error.get('message')}" if error else ""
     calls = _used(usage, len(transcript.records))

@@ -64,22 +64,10 @@ class Usage:
             return NotImplemented
         return _sums({"": (self, other)})[""]
 
-    @classmethod
-    def of(cls, record: CallRecord) -> Usage:
+    @staticmethod
+    def of(record: CallRecord) -> Usage:
         """Return the usage of a call; zero for a replayed answer, or if no model was called."""
-        if record.source != "live" or record.kind not in ("step", "inner"):
-            return cls()
-        usage = None if record.message is None else sound_usage(record.message.usage_metadata)
-        told = usage or {}
-        return cls(
-            calls=1,
-            input_tokens=int(told.get("input_tokens") or 0),
-            output_tokens=int(told.get("output_tokens") or 0),
-            total_tokens=int(told.get("total_tokens") or 0),
-            cost=record.cost or 0.0,
-            estimated=int(record.error is None and usage is None),
-            unknown_cost_calls=int(record.cost is None),
-        )
+        return usage_of((record,))
 
     @property
     def known_cost(self) -> float | None:
@@ -102,7 +90,27 @@ _VALUES = attrgetter(*_NAMES)
 
 def usage_of(records: Iterable[CallRecord]) -> Usage:
     """Return what all calls used together."""
-    return _sums({"": list(map(Usage.of, records)) or [Usage()]})[""]
+    return _sums({"": [Usage(), *[used for _, used in _used(records)]]})[""]
+
+
+def _used(records: Iterable[CallRecord]) -> list[tuple[str, Usage]]:
+    """Return path and usage of each call of a model; a replayed answer used nothing."""
+    found = []
+    for record in records:
+        if record.source == "live" and record.kind in ("step", "inner"):
+            usage = None if record.message is None else sound_usage(record.message.usage_metadata)
+            told = usage or {}
+            used = Usage(
+                calls=1,
+                input_tokens=int(told.get("input_tokens") or 0),
+                output_tokens=int(told.get("output_tokens") or 0),
+                total_tokens=int(told.get("total_tokens") or 0),
+                cost=record.cost or 0.0,
+                estimated=int(record.error is None and usage is None),
+                unknown_cost_calls=int(record.cost is None),
+            )
+            found.append((record.key.path, used))
+    return found
 
 
 def _sums(used: Mapping[str, Sequence[Usage]]) -> dict[str, Usage]:
@@ -120,11 +128,9 @@ def usage_by_path(records: Iterable[CallRecord], order: Callable[[str], Any]) ->
     So parents add up. Failed attempts count. `order` returns a key to sort the paths by.
     """
     found: dict[str, list[Usage]] = {}
-    for record in records:
-        used = Usage.of(record)
-        if used.calls:
-            for path in prefixes(record.key.path):
-                found.setdefault(path, []).append(used)
+    for at, used in _used(records):
+        for path in prefixes(at):
+            found.setdefault(path, []).append(used)
     return _sums({path: found[path] for path in sorted(found, key=order)})
 
 

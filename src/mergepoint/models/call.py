@@ -7,7 +7,7 @@ import contextlib
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, ClassVar, Protocol, Self, TypeVar
@@ -253,7 +253,7 @@ class Attempt:
             for journal in self._call_run.call.journals:
                 # One in memory ends with its process, so no resumed run could read a start there.
                 if journal.keyed:
-                    append_record(journal, replace(self._attempt_record(None, None), begun=True))
+                    append_record(journal, self._attempt_record(begun=True))
         except BaseException:
             reservation.release()
             raise
@@ -275,6 +275,7 @@ class Attempt:
     async def _ask_and_record(
         self, ask: Callable[[], Awaitable[ChatResult]], pending: PendingWrites
     ) -> ChatResult:
+        CALL.set(self._call_run.call)  # not reset, because this task does nothing else
         result = await ask()
         if not self.shield.given_up:
             # Recorded by the task that receives the answer, before it ends. The waiting task runs
@@ -385,7 +386,7 @@ class Attempt:
         self._written = True
         held = self._reservation
         cost = None if held is None else held.settle(self._message, error)
-        record = self._attempt_record(error, cost)
+        record = self._attempt_record(error, cost=cost)
         call = self._call_run.call
         for journal in call.journals:
             if error is None or not any(journal is one for one in call.failed_in):
@@ -395,8 +396,10 @@ class Attempt:
     def _recorded(self, record: CallRecord) -> None:
         """Take note of the record that was written."""
 
-    def _attempt_record(self, error: BaseException | None, cost: float | None) -> CallRecord:
-        """Return the record of the attempt so far."""
+    def _attempt_record(
+        self, error: BaseException | None = None, *, cost: float | None = None, begun: bool = False
+    ) -> CallRecord:
+        """Return the record of the attempt so far, or of its start."""
         call, messages = self._call_run.call, self._call_run.messages
         prompt = messages[-1].content
         return CallRecord(
@@ -410,7 +413,7 @@ class Attempt:
             model=call.model,
             view=call.view,
             started=self._started,
-            ended=now() if self._written else self._started,
+            ended=self._started if begun else now(),
             attempt=call.tried + self.number,
             source="live" if call.answer is None else "replayed",
             request=call.request,
@@ -420,6 +423,7 @@ class Attempt:
             sample=call.sample,
             truncated=self._truncated,
             cleaned=self._cleaned,
+            begun=begun,
         )
 
 

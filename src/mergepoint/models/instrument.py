@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import aclosing, closing
 from functools import lru_cache, partial
 from typing import Any, TypeVar
@@ -56,12 +56,6 @@ def stream_inside(call: ModelCall, start: Callable[[], Iterable[Any]]) -> Iterat
         close = getattr(stream, "close", None)
         if close is not None:
             run_inside(call, close)
-
-
-async def arun_inside(call: ModelCall, ask: Callable[[], Awaitable[T]]) -> T:
-    """Return the result of a model's method, in a task that does nothing else."""
-    CALL.set(call)
-    return await ask()
 
 
 def astream_inside(call: ModelCall, start: Callable[[], AsyncIterator[Any]]) -> AsyncIterator[Any]:
@@ -224,8 +218,7 @@ def _agenerate_through(own: Callable[..., Any]) -> Callable[..., Any]:
             await attempt.apause()
             async with FlushedContext(attempt):
                 sends = partial(own, self, attempt.sent, **options)
-                ask = call_run.around(partial(aread_answer, sends, call_run.path), arun_inside)
-                result = await attempt.answer(ask)
+                result = await attempt.answer(partial(aread_answer, sends, call_run.path))
         return result
 
     return _with_signature(_agenerate)
