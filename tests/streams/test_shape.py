@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 import mergepoint.streams
-from mergepoint.streams.provenance import misspelt_names, vocabulary
+from mergepoint.streams.provenance import misspelt, vocabulary
 from mergepoint.streams.registry import PACKAGE, Registry
 
 HERE = Path(str(mergepoint.streams.__file__)).parent
@@ -62,7 +62,7 @@ def test_docstrings_name_the_words_that_blocks_write() -> None:
         added = kind.adds if isinstance(kind.adds, tuple) else ()
         assert all(name in known for name in added), kind.name
         assert all(f"`{name}`" in kind.doc for name in added), kind.name
-        assert misspelt_names(added) == ()
+        assert misspelt(dict.fromkeys(added)) == ()
 
 
 def test_each_block_is_a_file_of_its_name() -> None:

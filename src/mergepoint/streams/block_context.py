@@ -76,7 +76,7 @@ class StageItem:
     """Record of a Thing at one stage: when it was pulled, and the calls for what was made of it.
 
     `pulled` is None for a Thing that isn't an item of the stage. Calls are known by Thing and
-    sample, and answers by Thing.
+    sample, and answers by Thing and by number, sample, and part of a tree's run.
     """
 
     pulled: float | None = None
@@ -106,10 +106,6 @@ class StageItem:
         # Forget the refused call: a later `again` must not count as an attempt of it.
         self.attempts.pop(place, None)
         return number, 0
-
-    def add(self, thing: Thing, number: int, sample: int, answer: ModelAnswer, part: int) -> None:
-        """Record an answer for a Thing: of a model call, or of a `part` of a tree's run."""
-        self.answers.setdefault(thing.id, {})[number, sample, part] = answer
 
     def answers_for(self, thing: Thing, before: Thing) -> list[ModelAnswer]:
         """Return the answers for a Thing that leaves, and for `before`, which it was made from.
@@ -588,7 +584,7 @@ class BlockContext:
             except InvalidAnswer as error:
                 calls.attempts[thing.id, sample] = error.attempts or attempts + 1
                 raise
-        calls.add(thing, number, sample, answer, part=0)
+        calls.answers.setdefault(thing.id, {})[number, sample, 0] = answer
         return answer
 
     async def talk(
@@ -618,7 +614,7 @@ class BlockContext:
         # A run has one number, however many calls it made: the next run or call has another.
         for part, call in enumerate(result.calls):
             answer = ModelAnswer(text="", call=call, model=", ".join(result.models))
-            calls.add(thing, number, 0, answer, part=part)
+            calls.answers.setdefault(thing.id, {})[number, 0, part] = answer
         return result
 
     async def inside(self, name: str, things: Sequence[Thing]) -> AsyncGenerator[Thing, None]:

@@ -228,7 +228,8 @@ class StageModel:
     async def __call__(self, ask: ModelRequest, /) -> ModelAnswer:
         """Return the answer. Raise InvalidAnswer if it is invalid, or the check refuses it."""
         environment = self._environment
-        key, shape = environment.key(place_of(ask)), self._shape_of(ask.schema)
+        key = environment.key(place_of(ask))
+        shape = self._plain if ask.schema is None else self._shape_of(ask.schema)
         value: Any = None
 
         def accept(message: AIMessage) -> str:
@@ -265,9 +266,7 @@ class StageModel:
         cost = None if price is None or usage is None else price.cost(usage) / PICO
         return ModelAnswer(text=str(raw.text), value=value, call=key.full_path, model=by, cost=cost)
 
-    def _shape_of(self, schema: type[BaseModel] | Mapping[str, Any] | None) -> _Shape:
-        if schema is None:
-            return self._plain
+    def _shape_of(self, schema: type[BaseModel] | Mapping[str, Any]) -> _Shape:
         key = schema if isinstance(schema, type) else canonical(schema)
         if key not in self._shapes:
             self._shapes[key] = _Shape(

@@ -245,11 +245,6 @@ def misspelt(props: Mapping[str, Any], known: Vocabulary | None = None) -> tuple
     )
 
 
-def misspelt_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Return problems for prop names that nearly match the vocabulary."""
-    return misspelt(dict.fromkeys(names))
-
-
 # Every Thing that leaves a stage is checked, and the names repeat.
 @lru_cache(maxsize=4096)
 def _near_word(word: str, known: tuple[str, ...]) -> str | None:
@@ -310,7 +305,7 @@ def group_of(things: Sequence[Thing], *, whole: bool = False) -> str | None:
     # The shortest path limits the comparison, so zip may drop the rest.
     levels = zip(*names, strict=False)
     shared = [level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels)]
-    if whole and all(name == shared for name in names):
+    if whole and names.count(shared) == len(names):
         shared = shared[:-1]
     return _BELOW.join(shared) or None
 

@@ -120,6 +120,7 @@ class RecipeRun:
     folder: Path | None = None
     services: RunServices | None = None
     executor: RecipeExecutor | None = None
+    recorded_end: RecipeEnd | None = None
 
     @classmethod
     def of(
@@ -217,10 +218,12 @@ class RecipeRun:
     def end(self) -> None:
         """Record the end of the run, because the consumer has all results that it wanted."""
         if not isinstance(self.journal, MemoryJournal) and self.services is not None:
-            self.services.finish(self.journal, stopped=self._stopped)
+            self.recorded_end = self.services.finish(self.journal, stopped=self._stopped)
 
     def reached(self) -> RecipeEnd:
         """Return the results so far, and the counts of each stage."""
+        if self.recorded_end is not None:
+            return self.recorded_end
         if self.services is None:
             return RecipeEnd()
         return self.services.reached(stopped=self._stopped)

@@ -297,11 +297,12 @@ class RunServices:
         stages = self.trace.stages([stage.stage_id for stage in self.setup.planned.blocks()])
         return self.results.end(self.trace, stages, stopped=stopped)
 
-    def finish(self, journal: Journal, *, stopped: str) -> None:
-        """Record the end of the run; `stopped` is the rail that ended it, or ""."""
+    def finish(self, journal: Journal, *, stopped: str) -> RecipeEnd:
+        """Record the end of the run and return it; `stopped` is the rail that ended it, or ""."""
         end = self.reached(stopped=stopped)
         run_id, host = self.environment.run_id, self.environment.host
         write_end(journal, self.setup.planned, run_id=run_id, host=host, end=end)
+        return end
 
     @property
     def records(self) -> list[CallRecord]:

@@ -12,7 +12,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
 
@@ -135,18 +135,11 @@ class StageOutput:
         self._ctx.trace.leaves(self._ctx.stage_id, before, left)
         return left
 
-    @contextmanager
-    def located(self) -> Iterator[None]:
+    def locate(self, error: Exception) -> None:
         """Add stage, block, and item to an error that the block raises."""
-        try:
-            yield
-        except Exception as error:
-            # A nested stage has located the error already.
-            if not getattr(error, "pipeline_path", ""):
-                self._locate(error)
-            raise
-
-    def _locate(self, error: Exception) -> None:
+        # A nested stage has located the error already.
+        if getattr(error, "pipeline_path", ""):
+            return
         label(error, self._last)
         if isinstance(error, BlockError):
             error.stage_id, error.block = self._ctx.stage_id, self._kind.name
@@ -249,7 +242,7 @@ async def _stamped(
     ctx: BlockContext,
 ) -> AsyncGenerator[Thing, None]:
     """Yield the block's results with their entries, and close what belongs to the stage."""
-    with output.located():
+    try:
         # Closed in this order: the block first, because it may still pull while it closes.
         async with aclosing(entering):
             made = begin()
@@ -258,6 +251,9 @@ async def _stamped(
                     yield output.stamped(thing)
             finally:
                 await _close(made, ctx)
+    except Exception as error:
+        output.locate(error)
+        raise
 
 
 async def _of_batches(

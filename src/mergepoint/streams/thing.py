@@ -6,7 +6,6 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import reduce
-from itertools import takewhile
 from typing import Any, Final
 
 from mergepoint.core.errors import MissingKey
@@ -489,9 +488,13 @@ def joined(things: Sequence[Thing], name: str) -> Thing:
     # A fresh Thing has no history, and a changed one that of its base.
     histories = [one.history for one in things]
     own = {one.id if one.base is None else one.base.id for one in things}
-    in_common = histories[0][: _length_in_common(histories)]
-    # A Thing's own entries aren't common ground, even if one of several has a longer history.
-    shared = takewhile(lambda entry: entry.id not in own, in_common)
+    shared: list[Entry] = []
+    # The shortest history limits the comparison.
+    for entries in zip(*histories, strict=False):
+        # A Thing's own entries aren't common ground, even if one of several has a longer history.
+        if entries[0].id in own or entries.count(entries[0]) < len(entries):
+            break
+        shared.append(entries[0])
     return _view(fold(shared), Made(id=name, parents=_origins(things)))
 
 
@@ -510,27 +513,10 @@ def _origin(thing: Thing, name: str) -> list[Mapping[str, Any]]:
     """Return the entries that set a value, as data; for a copied value, the original entries."""
     for entry in reversed(thing.history):
         if entry.drafts if name == "content" else name in entry.added:
-            return list(entry.origins.get(name) or [_origin_of(entry)])
+            named = {"id": entry.id, "block": entry.block, "stage_id": entry.stage_id}
+            called = {"model": entry.model, "calls": list(entry.calls)} if entry.calls else {}
+            return list(entry.origins.get(name) or [{**named, **called}])
     return []
-
-
-def _origin_of(entry: Entry) -> dict[str, Any]:
-    named = {"id": entry.id, "block": entry.block, "stage_id": entry.stage_id}
-    called = {"model": entry.model, "calls": list(entry.calls)} if entry.calls else {}
-    return {**named, **called}
-
-
-def _length_in_common(histories: Sequence[tuple[Entry, ...]]) -> int:
-    """Return the number of equal entries with which all histories begin."""
-    # The shortest history limits the comparison.
-    columns = zip(*histories, strict=False)
-    return sum(1 for _ in takewhile(_all_equal, columns))
-
-
-def _all_equal(entries: tuple[Entry, ...]) -> bool:
-    # Entries are shared in one process; after a checkpoint, equal ones are different objects.
-    # Lists compare the objects first.
-    return list(entries) == [entries[0]] * len(entries)
 
 
 def _named(props: Mapping[str, Any]) -> FrozenDict:

@@ -86,7 +86,7 @@ class StageChannel:
         # asyncio.timeout does.
         self._task = task = asyncio.current_task()
         self._before = 0 if task is None else task.cancelling()
-        late = watchdog.over((self.begins,)) if self.begins else None
+        late = watchdog.over((self.begins,)) if watchdog.until and self.begins else None
         # Look once before cutting: if the stream has ended, that isn't a stop.
         if late is not None:
             asyncio.get_running_loop().call_soon(self.cut, late)
@@ -218,7 +218,8 @@ class Watchdog:
         self._places: dict[str, StageLimits] = dict(places(planned))
         self._root = self._places[planned.prefix]
         self._shortest = _shortest(self._places.values())
-        self._until: dict[str, tuple[float, float]] = {}
+        # By recipe: the time of its deadline, and the seconds from its first item to then.
+        self.until: dict[str, tuple[float, float]] = {}
         self._seen = (0, 0.0)
         self.timer: asyncio.TimerHandle | None = None
         self._deadlines: dict[str, asyncio.TimerHandle] = {}
@@ -237,7 +238,7 @@ class Watchdog:
         # The shortest interval stays: checks are then more frequent, but limits are the same.
         for at, _ in places(planned):
             self._places.pop(at, None)
-            self._until.pop(at, None)
+            self.until.pop(at, None)
             if (timer := self._deadlines.pop(at, None)) is not None:
                 timer.cancel()
 
@@ -251,11 +252,11 @@ class Watchdog:
     def begin(self, planned: PlannedRecipe) -> None:
         """Start the deadline of a recipe, unless it has started."""
         seconds = planned.rails.deadline
-        if seconds is None or planned.prefix in self._until:
+        if seconds is None or planned.prefix in self.until:
             return
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
-        self._until[planned.prefix] = (until, seconds)
+        self.until[planned.prefix] = (until, seconds)
         self._deadlines[planned.prefix] = loop.call_at(until, self._end_items, planned.prefix)
 
     def over(self, recipes: Iterable[str]) -> TimeLimitStop | None:
@@ -263,11 +264,11 @@ class Watchdog:
 
         The clock is read here, because timers are late while the event loop is busy.
         """
-        if not self._until:
+        if not self.until:
             return None
         now = asyncio.get_running_loop().time()
         for prefix in recipes:
-            until, seconds = self._until.get(prefix, (now + 1, 0.0))
+            until, seconds = self.until.get(prefix, (now + 1, 0.0))
             if now >= until:
                 return TimeLimitStop(
                     "deadline",
@@ -293,7 +294,7 @@ class Watchdog:
 
     def _pause(self) -> float | None:
         """Return the seconds until the next check, or None if no limit applies."""
-        if self._until and self.over(self._until) is not None:
+        if self.until and self.over(self.until) is not None:
             return SETTLING_TIME / _CHECKS
         return None if self._shortest is None else self._shortest / _CHECKS
 
@@ -331,7 +332,7 @@ class Watchdog:
                 continue
             place = self.place(channel.stage_id)
             if (why := self.over(place.recipes)) is not None:
-                late = max(now - self._until[one][0] for one in place.recipes if one in self._until)
+                late = max(now - self.until[one][0] for one in place.recipes if one in self.until)
                 # A call in progress has the grace period, because it may be paid for already.
                 if late >= GRACE or (not self.calls and still >= SETTLING_TIME):
                     channel.cut(why)
@@ -368,7 +369,7 @@ class CallCounter:
 
     def __enter__(self) -> None:
         watchdog = self._watchdog
-        if (why := watchdog.over(self._place.recipes)) is not None:
+        if watchdog.until and (why := watchdog.over(self._place.recipes)) is not None:
             raise why
         watchdog.calls += 1
         watchdog.in_progress[self._stage_id] += 1
