@@ -151,6 +151,7 @@ ASKED: dict[str, Kind] = {
     "You are Ada. You say what you see.\n\nReview it. Do not rewrite it.": "critique",
     "Revise your last response. Below are critiques of it.": "revise",
     "Could you please improve this?": "revise",
+    "Make it shorter.": "revise",
     "Choose one of these.": "choose",
     "Analyse the brief. Do not write the prompt of the picture yet.": "analyze",
     "Write the final image prompt.": "image_prompt",

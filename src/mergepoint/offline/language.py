@@ -151,6 +151,7 @@ _QUESTION_WORDS = word_set(
 )
 _COUNT = r"(?:\d+|an?|one|two|three|four|five|six|some|several)"
 _TASK_OBJECTS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
+    ("revise", re.compile(r"\b(?:make|turn) (?:it|this|that)\b")),
     ("image_prompt", re.compile(r"\b(?:image|picture) prompt\b")),
     ("title", re.compile(r"\btitles?\b")),
     ("options", re.compile(rf"\b{_COUNT}\b[\w ,]{{0,30}}\b(?:concepts|ideas|ways|options)\b")),
