@@ -169,7 +169,6 @@ def _as_nobody() -> tuple[str, ...]:
 
 
 def _system_mounts(readable: Sequence[Path]) -> Iterator[str]:
-    """Yield the mounts of readable parts of the system."""
     yield from ("--ro-bind", "/usr", "/usr")
     for link in ("/bin", "/lib", "/lib32", "/lib64", "/sbin"):
         if Path(link).is_symlink():

@@ -41,8 +41,7 @@ class Decision:
     def of(cls, given: Any) -> Decision:
         """Return a decision from a Decision, a verdict, a bool, or a mapping of its fields.
 
-        Raises:
-            StepError: The answer is invalid. The message says why.
+        Raises StepError for an invalid answer, which says why.
         """
         # Checked like the other forms: a Decision doesn't check its fields itself.
         if isinstance(given, Decision):

@@ -108,8 +108,7 @@ def load_object(file: Path, name: str = "", *, others: type | tuple[type, ...] =
 def load_module(file: Path) -> ModuleType:
     """Import a Python file once, for what it registers.
 
-    Raises:
-        TargetError: There is no such file, or it cannot be imported.
+    Raises TargetError if there is no such file, or it cannot be imported.
     """
     if not file.is_file():
         raise TargetError(f"there is no file {file}")

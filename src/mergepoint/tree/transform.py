@@ -27,9 +27,7 @@ def with_overrides(tree: Node, overrides: Mapping[str, Mapping[str, Any]]) -> No
     a path of any iteration selects all of them, so you can copy one from a transcript. `nodes` and
     `name` cannot be set: a path never changes.
 
-    Raises:
-        TreeError: A selector matches nothing, or a field is unknown or invalid; the error lists
-            all.
+    Raises TreeError that lists all selectors that match nothing, and unknown or invalid fields.
     """
     paths = [path for path, _ in walk(tree)]
     changes: dict[str, dict[str, Any]] = {}
@@ -62,8 +60,7 @@ def with_overrides(tree: Node, overrides: Mapping[str, Mapping[str, Any]]) -> No
 def without(tree: Node, selectors: str | Iterable[str]) -> Node:
     """Return a tree without the selected nodes; the names of the others stay the same.
 
-    Raises:
-        TreeError: A selector matches nothing, or selects the root or a node that its parent needs.
+    Raises TreeError for a selector of nothing, of the root, or of a node that its parent needs.
     """
     paths = [path for path, _ in walk(tree)]
     faults: list[Fault] = []

@@ -268,7 +268,6 @@ def _current_entries(data: TurnData) -> set[str]:
 
 
 def _in_progress(data: TurnData) -> Iterator[ShownStep]:
-    """Yield the calls in progress."""
     for one in data.status.partial:
         path = data.places.drafted(one.path) or one.path
         kind = data.places.artifacts.type_at(path)

@@ -262,7 +262,6 @@ def _list_entry(store: Sessions, brief: SessionBrief) -> ListedThread:
 
 
 def _contains(store: Sessions, one: ListedThread, text: str) -> bool:
-    """Return whether a thread's name or messages contain a text."""
     if text in one.name.casefold():
         return True
     try:

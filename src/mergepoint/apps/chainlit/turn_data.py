@@ -402,7 +402,6 @@ class TurnData:
         )
 
     def _read(self, reading: Reading) -> TurnRun:
-        """Return the turn's run from the journal."""
         if self.status.records:
             return TurnRun.of(self.status.records)
         run = self.asked.run if self.asked else ""

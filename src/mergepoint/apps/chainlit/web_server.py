@@ -101,9 +101,7 @@ def write_app_folder(root: Path, *, origins: Sequence[str]) -> Path:
     """Write the settings, the welcome page, and the pictures, and return the folder.
 
     Pages and pictures that exist stay as they are; settings, styles, and scripts are overwritten.
-
-    Raises:
-        AppFolderError: The folder can't be written.
+    Raise AppFolderError if the folder can't be written.
     """
     settings = _SETTINGS.format(origins=json.dumps(list(origins)), version=version("chainlit"))
     try:
@@ -140,8 +138,7 @@ def _write_page_texts(folder: Path) -> None:
 def login_secret(root: Path) -> str:
     """Return the secret that signs logins, creating it once with owner-only permissions.
 
-    Raises:
-        AppFolderError: Other users can read the secret, or it can't be stored.
+    Raise AppFolderError if other users can read the secret, or it can't be stored.
     """
     path = root / SECRET
     try:

@@ -362,7 +362,6 @@ def _attempt(names: list[str]) -> str:
 
 
 def _step_line(names: list[str], text: str, seconds: str) -> str:
-    """Return the line that summarizes a step."""
     try:
         value = json.loads(text) if names[-1] in ("plan", "execute") else text
     except ValueError:

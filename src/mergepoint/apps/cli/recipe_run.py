@@ -216,7 +216,6 @@ class _Execution:
         return options
 
     def _stopped(self, error: BaseException) -> EndedRun:
-        """Return the error that the command reports."""
         interrupted = isinstance(error, KeyboardInterrupt)
         kind = InterruptedRun if interrupted else EndedRun
         message = str(error) or "the run was ended from outside"

@@ -483,12 +483,10 @@ def _given(state: RunState) -> Iterator[tuple[str, str]]:
     if (end := recipe_end(transcript.tree, state.records)) is not None:
         stopped = f", stopped by the limit of {end.stopped}" if end.stopped else ""
         yield "results", f"{count(end.count, 'result')}{stopped}"
-    label = "inputs"
-    for name, value in transcript.inputs.items():
-        if value == {}:  # a recipe with default parameters
-            continue
-        yield label, brief(f"{name}: {words_of(value)}", _BRIEF)
-        label = ""
+    # A recipe with default parameters has {} for them.
+    given = {name: value for name, value in transcript.inputs.items() if value != {}}
+    for number, (name, value) in enumerate(given.items()):
+        yield "" if number else "inputs", brief(f"{name}: {words_of(value)}", _BRIEF)
 
 
 def _paths(state: RunState) -> list[PathCalls]:
