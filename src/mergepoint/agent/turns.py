@@ -217,6 +217,5 @@ def _heard(listeners: Listeners, known: frozenset[str]) -> Iterator[Recorder]:
 def _on_record(memory: SessionMemory) -> frozenset[str]:
     """Return the paths of the last turn that have their answer."""
     found = records_of(memory, memory.turn)
-    return (
-        frozenset(record.path for record in found[1] if record.answered) if found else frozenset()
-    )
+    records = () if found is None else found[1]
+    return frozenset(record.path for record in records if record.answered)
