@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from select import select as select_ready
 from typing import Any, Final
 
@@ -132,9 +132,9 @@ class Decider:
         self,
         answers: Mapping[str, Any],
         *,
-        tree: Node | None = None,
+        tree: Node,
         asks: bool,
-        aside: Callable[[], AbstractContextManager[None]] = nullcontext,
+        aside: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self.open: list[Question] = []
         self.asking = False
@@ -159,7 +159,7 @@ class Decider:
 
         An answer that matches other gates too, or other iterations of a loop, may be for those.
         """
-        if path in self._answers or self._tree is None or not _once(path):
+        if path in self._answers or not _once(path):
             return self._answers.get(path)
         gates = [at for at, node in walk(self._tree) if isinstance(node, Gate)]
         for selector, answer in self._answers.items():
@@ -176,17 +176,13 @@ class Decider:
                 return None
             self.asking = True
             try:
+                gate = find(self._tree, of_first_iterations(question.path))
+                key = gate.capture_key
+                reads = key is not None and feedback_read(self._tree, key)
                 with self._aside():
-                    return ask(question, feedback=self._reads_feedback(question.path))
+                    return ask(question, feedback=reads)
             finally:
                 self.asking = False
-
-    def _reads_feedback(self, path: str) -> bool:
-        """Return whether anything in the tree reads the feedback of a rejection."""
-        if self._tree is None:
-            return True
-        gate = find(self._tree, of_first_iterations(path))
-        return gate.capture_key is not None and feedback_read(self._tree, gate.capture_key)
 
     def _find_answer(self, path: str) -> Any:
         # The exact path first: it is more specific than a glob that matches too.

@@ -74,8 +74,8 @@ class RecipeJob:
     library: Library
     items: Any
     run: StoredRun
-    origin: Mapping[str, StoredRun] = field(default_factory=dict)
-    knobs: Mapping[str, Any] = field(default_factory=dict)
+    origin: Mapping[str, StoredRun]
+    knobs: Mapping[str, Any]
     seed: int | None = None
     why: tuple[str, str] | None = None
 

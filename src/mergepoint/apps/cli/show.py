@@ -325,9 +325,9 @@ class PathCalls:
     calls: tuple[CallRecord, ...]
     inside: tuple[CallRecord, ...]
     called: bool  # whether the path is a call; a block isn't
-    open: bool = False  # whether a gate waits here
-    over: bool = False  # whether the run is done
-    with_tools: bool = False  # whether it is a step with tools, recorded as a function call
+    open: bool  # whether a gate waits here
+    over: bool  # whether the run is done
+    with_tools: bool  # whether it is a step with tools, recorded as a function call
 
     @property
     def state(self) -> str:

@@ -11,7 +11,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import Any
@@ -84,16 +84,16 @@ class TreeJob:
     tree: Node
     model: BaseChatModel
     runs: RunStore
-    inputs: Mapping[str, Any] = field(default_factory=dict)
-    messages: Sequence[str] = ()
+    inputs: Mapping[str, Any]
+    messages: Sequence[str]
     seed: int = 0
     run_id: str | None = None
-    origin: Mapping[str, StoredRun] = field(default_factory=dict)
-    answers: Mapping[str, Any] = field(default_factory=dict)
-    answers_as_typed: Sequence[str] = ()
-    budget: Budget | None = None
-    prices: Mapping[str, Price] = field(default_factory=dict)
-    source: Path | None = None
+    origin: Mapping[str, StoredRun]
+    answers: Mapping[str, Any]
+    answers_as_typed: Sequence[str]
+    budget: Budget | None
+    prices: Mapping[str, Price]
+    source: Path | None
 
 
 # The announcement: the number of model calls, before the first is paid.
