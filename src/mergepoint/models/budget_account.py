@@ -177,12 +177,21 @@ class LedgerReservation:
         An answer without usage is charged the reserved amount. So is a failed attempt, whose cost
         is unknown, unless the provider refused the request. A second call charges nothing.
         """
-        if self._open:
-            self._open = False
-            used, known = self._used(message, error)
-            self._settled(self._chain, self._held, used)
-            if known and self._price is not None:
-                self._cost = used.pico / PICO
+        if not self._open:
+            return self._cost
+        self._open, known = False, True
+        usage = None if message is None else sound_usage(message.usage_metadata)
+        if usage:
+            pico = 0 if self._price is None else self._price.cost(usage)
+            used = Amount(1, tokens_of(usage), pico)
+        elif message is not None:
+            used = self._unmeasured()
+        else:
+            known = was_refused(error)
+            used = self._held if self._chain and not known else Amount(calls=1)
+        self._settled(self._chain, self._held, used)
+        if known and self._price is not None:
+            self._cost = used.pico / PICO
         return self._cost
 
     def release(self) -> None:
@@ -190,18 +199,6 @@ class LedgerReservation:
         if self._open:
             self._open = False
             self._settled(self._chain, self._held, Amount())
-
-    def _used(self, message: AIMessage | None, error: BaseException | None) -> tuple[Amount, bool]:
-        """Return the usage to charge, and whether it is the attempt's actual usage."""
-        if message is None:
-            refused = was_refused(error)
-            unknown = self._held if self._chain and not refused else Amount(calls=1)
-            return unknown, refused
-        usage = sound_usage(message.usage_metadata)
-        if not usage:
-            return self._unmeasured(), True
-        pico = 0 if self._price is None else self._price.cost(usage)
-        return Amount(1, tokens_of(usage), pico), True
 
     def _unmeasured(self) -> Amount:
         """Return the charge for an answer without usage: the most that it may have used."""

@@ -51,7 +51,8 @@ class Samples:
         self._lock = threading.Lock()
         self._asked: Counter[str] = Counter()
         self._returned: dict[str, list[int]] = {}
-        self._answers: dict[tuple[str, int], CallRecord] = {}
+        self.answers: dict[tuple[str, int], CallRecord] = {}
+        """Answers by request and number, for an execution that begins again."""
 
     def take(self, request: str) -> tuple[int, CallRecord | None]:
         """Return the number of the next call of a request, and its answer from this process."""
@@ -61,7 +62,7 @@ class Samples:
             else:
                 number = self._first + self._asked[request]
                 self._asked[request] += 1
-            return number, self._answers.get((request, number))
+            return number, self.answers.get((request, number))
 
     def give_back(self, request: str, number: int) -> None:
         """Return a number to the pool, for the next call of the request, after a failure."""
@@ -69,10 +70,6 @@ class Samples:
             self._returned.setdefault(request, []).append(number)
             # The lowest number goes out first, as it does in an execution without failures.
             self._returned[request].sort()
-
-    def keep(self, record: CallRecord) -> None:
-        """Store an answer, for an execution that begins again."""
-        self._answers[record.request, record.sample] = record
 
     def again(self) -> None:
         """Restart the numbering: the execution begins again and gets the stored answers."""
@@ -382,7 +379,7 @@ class ScopedAttempt(Attempt):
         scope, answer = self._call_run.scope, self._call_run.call.answer
         scope.attempts = max(record.attempt, 0 if answer is None else answer.attempt)
         if record.error is None:
-            scope.samples.keep(record)
+            scope.samples.answers[record.request, record.sample] = record
             scope.answered_by = record.model
 
 
