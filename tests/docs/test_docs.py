@@ -156,6 +156,30 @@ def test_the_site_lists_every_page_once() -> None:
     assert sorted(listed) == sorted(there)
 
 
+def test_every_page_is_reached_by_links() -> None:
+    """From the README, links of Markdown pages lead to each page for users, as on GitHub."""
+    found, todo = set[str](), ["README.md"]
+    while todo:
+        name = todo.pop()
+        if name in PAGES and name not in found:
+            found.add(name)
+            folder = (ROOT / name).parent
+            todo += [
+                (folder / target.partition("#")[0]).resolve().relative_to(ROOT).as_posix()
+                for _, target in Page.read(name).links()
+                if not re.match(r"[a-z]+:|#", target)
+            ]
+    users = {name for name in PAGES if not name.startswith("docs/internals/")}
+    assert sorted(users - found) == []
+
+
+def test_the_index_lists_every_how_to_guide() -> None:
+    """The index of the documentation links each how-to guide."""
+    links = [f"docs/{target}" for _, target in Page.read("docs/index.md").links()]
+    guides = [name for name in PAGES if name.startswith("docs/how-to/")]
+    assert [name for name in guides if name not in links] == []
+
+
 def _listed(nav: Any) -> Iterator[str]:
     """Yield the pages of a navigation tree."""
     if isinstance(nav, str):
