@@ -88,8 +88,13 @@ def _python_index() -> Iterator[str]:
 
 def _python(package: str) -> Iterator[str]:
     yield PYTHON[package]
-    names = import_module(package).__all__
-    for name in sorted(names, key=lambda name: (name.lower(), name)):
+    names = sorted(import_module(package).__all__, key=lambda name: (name.lower(), name))
+    first = next(name for name in ("run", *names) if name in names)
+    yield (
+        "The site renders the entries. On GitHub, this page lists only the names. In a clone,\n"
+        f"print an entry with `python -m pydoc {package}.{first}`."
+    )
+    for name in names:
         yield f"::: {package}.{name}"
 
 
