@@ -20,8 +20,7 @@ from mergepoint.offline.answers import (
     score,
     stage_of,
 )
-from mergepoint.offline.brief import Brief, title_case, titles_for
-from mergepoint.offline.language import ConversationReading, Kind
+from mergepoint.offline.language import Brief, ConversationReading, Kind, title_case, titles_for
 from mergepoint.offline.model import OfflineModel
 
 POSTER = (

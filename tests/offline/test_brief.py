@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
-from mergepoint.offline.brief import Brief, brief_of
-from mergepoint.offline.language import ConversationReading
+from mergepoint.offline.language import Brief, ConversationReading, brief_of
 
 
 def read(brief: str, *, likes: str = "", dislikes: str = "") -> Brief:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.journal.places import Place, place_of
 
+from mergepoint.session.session_memory import Sessions
 from mergepoint.session.session_store import sessions_at
-from mergepoint.session.sessions import Sessions
 
 
 @pytest.fixture(params=["files", "sqlite", "postgresql"])

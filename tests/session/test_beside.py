@@ -9,8 +9,8 @@ import pytest
 
 from mergepoint import SessionError
 from mergepoint.journal.checked_lines import encode
+from mergepoint.session.session_memory import Sessions
 from mergepoint.session.session_store import FileSessions
-from mergepoint.session.sessions import Sessions
 
 
 def test_rows_come_back_in_their_order(sessions: Sessions) -> None:

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from mergepoint import SessionError
-from mergepoint.session.session_memory import RECENT
+from mergepoint.session.session_memory import RECENT, Sessions
 from mergepoint.session.session_store import FileSessions
-from mergepoint.session.sessions import Sessions
 from mergepoint.session.yaml_import import import_session
 
 

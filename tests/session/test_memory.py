@@ -24,8 +24,8 @@ from mergepoint import (
 )
 from mergepoint.session.entries import execution_content
 from mergepoint.session.history import SessionState
+from mergepoint.session.session_memory import SessionBrief, Sessions
 from mergepoint.session.session_store import FileSessions, sessions_at
-from mergepoint.session.sessions import SessionBrief, Sessions
 
 
 def held(memory: SessionMemory) -> tuple[Any, ...]:

@@ -25,8 +25,8 @@ from mergepoint import Block, SessionMemory, Step, TurnRunner
 from mergepoint.apps.chainlit.data_layer import REQUESTER, FileDataLayer
 from mergepoint.apps.chainlit.shown_step import shown_id, without_paths
 from mergepoint.apps.chainlit.threads import Threads
+from mergepoint.session.session_memory import Sessions
 from mergepoint.session.session_store import FileSessions, sessions_at
-from mergepoint.session.sessions import Sessions
 from mergepoint.testing.scripted_model import ScriptedModel
 
 pytestmark = pytest.mark.chainlit

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from mergepoint.offline.brief import Brief, brief_of, is_picture, subject_of, title_case, titles_for
 from mergepoint.offline.critics import (
     apply_edits,
     chosen_in,
@@ -17,12 +16,15 @@ from mergepoint.offline.critics import (
     options_in,
 )
 from mergepoint.offline.language import (
+    Brief,
     ConversationReading,
     Kind,
     attached_text,
+    brief_of,
     capitalize_first,
     content_words,
     is_instruction,
+    is_picture,
     join_list,
     kind_of,
     lowercase_first,
@@ -32,7 +34,10 @@ from mergepoint.offline.language import (
     pick,
     requested_count,
     sentences,
+    subject_of,
     subject_words,
+    title_case,
+    titles_for,
     word_set,
     words_of,
 )

@@ -9,17 +9,21 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from mergepoint.offline.brief import FORMAT, Brief, brief_of, is_picture, titles_for
 from mergepoint.offline.language import (
+    FORMAT,
+    Brief,
     ConversationReading,
     attached_text,
+    brief_of,
     capitalize_first,
     content_words,
+    is_picture,
     join_list,
     normalize,
     parts_in,
     pick,
     sentences,
+    titles_for,
     word_set,
     words_of,
 )

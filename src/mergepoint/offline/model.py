@@ -29,15 +29,16 @@ from mergepoint.offline.answers import (
     score,
     stage_of,
 )
-from mergepoint.offline.brief import brief_of, subject_of
 from mergepoint.offline.critics import critique
 from mergepoint.offline.language import (
     ConversationReading,
+    brief_of,
     content_words,
     last_labelled,
     phrases,
     requested_count,
     separate_lists,
+    subject_of,
     words_of,
 )
 

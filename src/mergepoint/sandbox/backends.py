@@ -12,10 +12,9 @@ from typing import Protocol
 from mergepoint.core.errors import SandboxMissing, install_command
 from mergepoint.journal.writer import in_threads
 from mergepoint.sandbox.bubblewrap import Bubblewrap
-from mergepoint.sandbox.job import CodeJob, CodeRun
+from mergepoint.sandbox.job import CodeJob, CodeRun, collect_outputs, work_folder
 from mergepoint.sandbox.monty import Monty
 from mergepoint.sandbox.process import Backend, OnOutput, SandboxProcess, start, supervised
-from mergepoint.sandbox.workdir import collect_outputs, work_folder
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,10 @@ from pathlib import Path
 
 from mergepoint.core.errors import SandboxMissing
 from mergepoint.sandbox.bootstrap import TEMPORARY, WORK
-from mergepoint.sandbox.job import CodeJob, CodeRun, Limits
+from mergepoint.sandbox.job import CodeJob, CodeRun, CollectedFiles, Limits, collect_files
 from mergepoint.sandbox.process import Backend, OnOutput, SandboxProcess, follow, start, supervised
 from mergepoint.sandbox.resource_usage import new_cgroup
 from mergepoint.sandbox.seccomp import system_call_filter
-from mergepoint.sandbox.workdir import CollectedFiles, collect_files
 
 NOBODY = 65534
 """The user that runs the sandbox if we are root: bwrap as root leaves holes in /proc."""

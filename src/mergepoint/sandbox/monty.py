@@ -29,9 +29,10 @@ from mergepoint.sandbox.job import (
     ToolCall,
     ToolRequest,
     call_tool,
+    collect_outputs,
+    work_folder,
 )
 from mergepoint.sandbox.process import OnOutput, Output, Printed
-from mergepoint.sandbox.workdir import collect_outputs, work_folder
 
 _FILE_NAME_OF_MONTY = "<python-input-0>"
 _LIMITS: dict[str, Stop] = {"feed time limit": "cpu", "memory limit": "memory"}

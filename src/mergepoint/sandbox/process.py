@@ -31,6 +31,7 @@ from mergepoint.sandbox import bootstrap
 from mergepoint.sandbox.job import (
     CodeJob,
     CodeRun,
+    CollectedFiles,
     Stop,
     ToolCall,
     ToolChannel,
@@ -38,7 +39,6 @@ from mergepoint.sandbox.job import (
     call_tool,
 )
 from mergepoint.sandbox.resource_usage import Cgroup, CpuMeter, CpuTime, usage
-from mergepoint.sandbox.workdir import CollectedFiles
 
 Printed = Literal["stdout", "stderr"]
 

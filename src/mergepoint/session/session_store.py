@@ -34,8 +34,7 @@ from mergepoint.session.session_log import (
     entry_at,
     header_at,
 )
-from mergepoint.session.session_memory import SessionMemory, Snapshot
-from mergepoint.session.sessions import Sessions
+from mergepoint.session.session_memory import SessionMemory, Sessions, Snapshot
 
 SNAPSHOT = "session.yaml"
 RUNS = "runs"

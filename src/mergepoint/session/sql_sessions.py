@@ -25,7 +25,7 @@ from mergepoint.session.session_log import (
     as_session_errors,
     check_sidecar_name,
 )
-from mergepoint.session.sessions import Sessions
+from mergepoint.session.session_memory import Sessions
 
 _METADATA = sql.MetaData()
 SESSION_TABLES = LineTables(

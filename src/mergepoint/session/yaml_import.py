@@ -32,9 +32,8 @@ from mergepoint.session.entries import (
     normalize_text,
 )
 from mergepoint.session.history import metadata_of
-from mergepoint.session.session_memory import SessionMemory
+from mergepoint.session.session_memory import SessionMemory, Sessions
 from mergepoint.session.session_store import sessions_at
-from mergepoint.session.sessions import Sessions
 
 _LIMITS = DocumentLimits(bytes=1 << 28, nodes=1 << 24)
 

@@ -61,7 +61,7 @@ from mergepoint.apps.chainlit.threads import (
 )
 from mergepoint.core.errors import SessionError
 from mergepoint.session.entries import checked_session_id
-from mergepoint.session.sessions import Sessions
+from mergepoint.session.session_memory import Sessions
 
 LOG = logging.getLogger("mergepoint.chainlit")
 _MOST_SHOWN = 100

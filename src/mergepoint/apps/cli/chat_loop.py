@@ -37,9 +37,8 @@ from mergepoint.models.pricing import Price
 from mergepoint.models.providers import NO_SETTINGS, ModelSettings
 from mergepoint.sandbox.backends import CodeRunner, code_runner
 from mergepoint.session.fact_extraction import learn_facts
-from mergepoint.session.session_memory import SessionMemory
+from mergepoint.session.session_memory import SessionMemory, Sessions
 from mergepoint.session.session_store import sessions_at
-from mergepoint.session.sessions import Sessions
 from mergepoint.session.turn_runner import Reply, TurnRunner, failed_turn, records_of
 from mergepoint.tree.policy import Budget
 

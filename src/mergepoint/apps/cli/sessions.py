@@ -33,10 +33,9 @@ from mergepoint.journal.checked_lines import write_whole
 
 if TYPE_CHECKING:
     from mergepoint.session.entries import SessionMessage, WorkingStep
-    from mergepoint.session.session_memory import SessionMemory
+    from mergepoint.session.session_memory import SessionBrief, SessionMemory
+    from mergepoint.session.session_memory import Sessions as SessionStore
     from mergepoint.session.session_store import Flaw
-    from mergepoint.session.sessions import SessionBrief
-    from mergepoint.session.sessions import Sessions as SessionStore
 
 LIST_EXAMPLES = (
     "mergepoint sessions list",
