@@ -126,7 +126,7 @@ def ledger_of(
     """
     told = budget is not None and budget.calls is not None
     budgets = budgets_of(planned, at=at, told=told)
-    root = join(at, path_of(planned.stage_id))
+    root = join(at, path_of(planned.prefix))
     return BudgetLedger(budgets, run=budget, root=root, prices=prices).prime(records)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from graphlib import TopologicalSorter
@@ -17,7 +17,7 @@ from mergepoint.core.paths import nearest
 from mergepoint.core.strict_yaml import load_file
 from mergepoint.core.text import shown as visible
 from mergepoint.report.mermaid import label
-from mergepoint.streams.thing import Entry, Thing, by, shown
+from mergepoint.streams.thing import Entry, Thing, by, child, shown
 
 MOST: Final = 200
 
@@ -294,6 +294,17 @@ def group_marks(name: str, members: Sequence[Thing]) -> dict[str, Any]:
     around = group_of(members)
     full = name if around is None else f"{around}{_BELOW}{name}"
     return {"group": full, "group_size": len(members), "group_last": members[-1].id}
+
+
+def children(thing: Thing, props: Sequence[Mapping[str, Any]]) -> Iterator[Thing]:
+    """Yield a child of a Thing for each of several props, on demand, as members of a new group.
+
+    Its size and last member are known from the start: later stages needn't wait for its end.
+    """
+    last = child(thing, len(props) - 1)
+    marks = {**group_marks(thing.id, [last]), "group_size": len(props)}
+    for number, own in enumerate(props):
+        yield child(thing, number, {**marks, **own})
 
 
 def group_of(things: Sequence[Thing], *, whole: bool = False) -> str | None:

@@ -190,14 +190,8 @@ class RecipeRun:
             await trace.fail(error)
             raise
         finally:
-            # Also after an error: the transcript shows how far the run came. The journal is closed
-            # even if the transcript can't be written.
             if not isinstance(journal, MemoryJournal):
-                try:
-                    if self.folder is not None:
-                        await run_off_loop(self._write_transcript, journal, self.folder)
-                finally:
-                    await run_off_loop(journal.close)
+                await run_off_loop(self._close, journal)
 
     def first(self, most: int | None) -> AsyncGenerator[Thing, None]:
         """Return up to a number of Things, all by default; the end of the run is recorded."""
@@ -299,11 +293,16 @@ class RecipeRun:
         if not (folder / DRAWING).exists():
             (folder / DRAWING).write_text(to_svg(self.setup.planned), encoding="utf-8")
 
-    def _write_transcript(self, journal: RunJournal, folder: Path) -> None:
-        """Write the transcript of the records, even if the run didn't finish."""
-        redact = None if self.setup.store is None else self.setup.store.redact
-        transcript = transcript_of(journal.header, journal.records)
-        write_transcript(transcript, folder / TRANSCRIPT, redact=redact)
+    def _close(self, journal: RunJournal) -> None:
+        """Write the transcript of the records, and close the journal even if that fails."""
+        try:
+            # Also after an error: the transcript shows how far the run came.
+            if self.folder is not None:
+                redact = None if self.setup.store is None else self.setup.store.redact
+                transcript = transcript_of(journal.header, journal.records)
+                write_transcript(transcript, self.folder / TRANSCRIPT, redact=redact)
+        finally:
+            journal.close()
 
 
 def _recorded_options(header: RunHeader, knobs: Mapping[str, Any]) -> dict[str, Any]:

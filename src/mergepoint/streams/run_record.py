@@ -115,7 +115,7 @@ def _same(known: Any, end: RecipeEnd) -> bool:
 
 
 def _path(planned: PlannedRecipe) -> str:
-    return end_path(path_of(planned.stage_id))
+    return end_path(path_of(planned.prefix))
 
 
 def header_of(

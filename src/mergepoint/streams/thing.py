@@ -460,10 +460,11 @@ def dropped_by(thing: Thing, name: str) -> Entry | None:
     return setting[-1] if is_dropped else None
 
 
-def child(thing: Thing, number: int) -> Thing:
+def child(thing: Thing, number: int, props: Mapping[str, Any] = NOTHING, /) -> Thing:
     """Return a new child with its parent's content, props, and history: `0.2` is child 2 of `0`.
 
-    Raise ValueError for a Thing without an id, and for a number below 0.
+    `props` are added to those of the parent. Raise ValueError for a Thing without an id, and for a
+    number below 0.
     """
     if not thing.id:
         raise ValueError(
@@ -471,7 +472,8 @@ def child(thing: Thing, number: int) -> Thing:
         )
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         raise ValueError(f"the number of a child must be an integer of at least 0, not {number!r}")
-    return thing.making(Made(id=f"{thing.id}.{number}", parents=_origins([thing])))
+    made = Made(id=f"{thing.id}.{number}", parents=_origins([thing]), added=_named(props))
+    return thing.making(made)
 
 
 def joined(things: Sequence[Thing], name: str) -> Thing:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Any
 
 from pydantic import BaseModel, Field
 
 from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.conditions import failed
 from mergepoint.streams.prompting import ORIGIN, PromptParams, asked, failing, origin, places
-from mergepoint.streams.provenance import group_marks
+from mergepoint.streams.provenance import children
 from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing
 
@@ -67,7 +66,9 @@ async def decompose(
         if found.value is None or found.answer is None:
             return [failing(thing, found.reason)]
         about = {"kind": params.kind, "question": thing.content, **origin(ctx, found.answer)}
-        return _children(thing, found.value.parts, about, ctx)
+        parts = found.value.parts
+        made = children(thing, [{**about, "part": number} for number, _ in enumerate(parts, 1)])
+        return [one.redrafted(part) for one, part in zip(made, parts, strict=True)]
 
     async with aclosing(_parts(ctx, items, parted)) as stream:
         async for part in stream:
@@ -79,20 +80,6 @@ def _too_many(parts: Parts, most: int) -> str | None:
         return "a part is blank"
     found = len(parts.parts)
     return None if found <= most else f"{found} parts, at most {most}"
-
-
-def _children(
-    thing: Thing, parts: list[str], about: Mapping[str, Any], ctx: BlockContext
-) -> list[Thing]:
-    # The group's size and last member are known now, so later stages needn't wait for its end.
-    marks = group_marks(thing.id, [thing, ctx.child(thing, len(parts) - 1)])
-    return [
-        ctx.child(thing, number)
-        .plus({**marks, "group_size": len(parts)})
-        .plus(about, part=number + 1)
-        .redrafted(part)
-        for number, part in enumerate(parts)
-    ]
 
 
 async def _parts(

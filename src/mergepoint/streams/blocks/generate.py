@@ -20,7 +20,7 @@ from mergepoint.streams.prompting import (
     places,
     written,
 )
-from mergepoint.streams.provenance import group_marks
+from mergepoint.streams.provenance import children
 from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing
 
@@ -82,28 +82,24 @@ async def generate(
         return made if params.answer is None else _short(made, params.answer)
 
     # Closed explicitly: the map may have calls in progress beyond the last result.
-    async with aclosing(ctx.map(_wanted(items, params, ctx), one)) as results:
+    async with aclosing(ctx.map(_wanted(items, params), one)) as results:
         async for made in results:
             yield made
 
 
-async def _wanted(
-    items: AsyncIterator[Thing], params: Generate, ctx: BlockContext
-) -> AsyncGenerator[Thing, None]:
+async def _wanted(items: AsyncIterator[Thing], params: Generate) -> AsyncGenerator[Thing, None]:
     """Yield the Things to sample for, each on demand."""
     async for thing in items:
         if params.n == 1 or failed(thing):
             yield thing.plus(persona=params.personas[0]) if params.personas else thing
             continue
-        last = ctx.child(thing, params.n - 1)
-        # Only the enclosing group and the last id are taken from these two: samples are made later.
-        marks = {**group_marks(thing.id, [thing, last]), "group_size": params.n}
+        voices = params.personas
+        samples: list[dict[str, Any]] = []
         for number in range(params.n):
-            child = ctx.child(thing, number).plus(
-                {**marks, "sample": number, "question": thing.content}
-            )
-            voices = params.personas
-            yield child.plus(persona=voices[number % len(voices)]) if voices else child
+            voice = {"persona": voices[number % len(voices)]} if voices else {}
+            samples.append({"sample": number, "question": thing.content, **voice})
+        for sample in children(thing, samples):
+            yield sample
 
 
 def _blank(text: str) -> str | None:

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 
 from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.params import Params
-from mergepoint.streams.provenance import group_marks
+from mergepoint.streams.provenance import children
 from mergepoint.streams.registry import block
 from mergepoint.streams.thing import Thing
 
@@ -36,7 +36,6 @@ async def tee(items: AsyncIterator[Thing], params: Tee, ctx: BlockContext) -> As
     `group_size`, `group_last`, and `group_key`: the id of the original Thing.
     """
     async for thing in items:
-        children = [ctx.child(thing, number) for number in range(len(params.branches))]
-        marks = group_marks(thing.id, children)
-        for child, branch in zip(children, params.branches, strict=True):
-            yield child.plus(marks, branch=branch, group_key=thing.id)
+        props = [{"branch": branch, "group_key": thing.id} for branch in params.branches]
+        for child in children(thing, props):
+            yield child
