@@ -523,6 +523,8 @@ def _origin(thing: Thing, name: str) -> list[Mapping[str, Any]]:
 
 def _named(props: Mapping[str, Any]) -> FrozenDict:
     """Return props frozen. Raise ValueError for an invalid name."""
+    if props == NOTHING:
+        return NOTHING
     for name in props:
         if not isinstance(name, str) or not name.strip():
             raise ValueError(f"the name of a prop must be a non-blank string, not {name!r}")
