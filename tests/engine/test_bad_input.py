@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import RootModel
 from tests.engine.engines import Echo, Engine, texts
 
+import mergepoint as mp
 from mergepoint.core.errors import MissingKey, StepError, TreeError
 from mergepoint.engine.callbacks import Recorder
 from mergepoint.engine.compiler import Form, compile_graph
@@ -426,3 +429,25 @@ def test_a_prompt_that_is_no_text_is_a_type_error_too(engine: Engine, prompt: An
     with pytest.raises(TypeError) as returned:
         engine(Step(lambda ctx: prompt), ScriptedModel(default="x"))
     assert isinstance(returned.value, StepError)
+
+
+@pytest.mark.parametrize("way", ["run", "arun", "runner", "async runner"])
+def test_a_refused_tree_leaves_its_run_id_free(way: str, tmp_path: Path) -> None:
+    """A tree that reads what nobody writes begins no journal; mended, it runs under the same id."""
+
+    def once(tree: Block) -> str:
+        model = ScriptedModel(default="x")
+        options: dict[str, Any] = {"model": model, "runs": tmp_path, "run_id": "r"}
+        if way == "run":
+            return mp.run(tree, **options).text
+        if way == "arun":
+            return asyncio.run(mp.arun(tree, **options)).text
+        runner, ctx = ChatRunner(model, journal=tmp_path), RunContext(run_id="r")
+        if way == "runner":
+            return runner.run(ctx, tree).text
+        return asyncio.run(runner.arun(ctx, tree)).text
+
+    with pytest.raises(TreeError, match="plan"):
+        once(Block([Step(Template("Do {{ plan }}."))]))
+    assert not list(tmp_path.rglob("journal.jsonl"))
+    assert once(Block([Step("Do it.")])) == "x"

@@ -196,12 +196,15 @@ class TreeRun:
         run_id = ctx.run_id_for(self.tree)
         folder = store.folder_of(run_id)
         try:
+            inputs, extra = ctx.inputs_for(self.tree)
+            # Compiled first: an invalid tree begins no journal, and its run's id stays free.
+            self.runner.graph_of(self.tree, extra)
             given = RunInputs(
                 run_id=run_id,
                 created_at=ctx.created_at,
                 seed=ctx.seed,
                 messages=ctx.messages,
-                inputs=ctx.inputs_for(self.tree)[0],
+                inputs=inputs,
                 meta=ctx.meta,
             )
             journal = self.runner.journaling(store, self.tree).begin(given)

@@ -117,7 +117,7 @@ class ChatRunner:
         """
         turn = ctx.begin(as_tree(tree))
         with _failing(ctx), self._journaled(ctx, turn):
-            result = self._graph(turn).invoke(*self._given(ctx, turn, config))
+            result = self.graph_of(turn.tree, turn.extra).invoke(*self._given(ctx, turn, config))
             self._settle(ctx, turn, result)
         return ctx
 
@@ -129,7 +129,9 @@ class ChatRunner:
         with _failing(ctx):
             journal = await self._abegun(ctx, turn)
             try:
-                result = await self._graph(turn).ainvoke(*self._given(ctx, turn, config))
+                result = await self.graph_of(turn.tree, turn.extra).ainvoke(
+                    *self._given(ctx, turn, config)
+                )
                 self._settle(ctx, turn, result)
             finally:
                 await self._aended(ctx, journal)
@@ -147,7 +149,7 @@ class ChatRunner:
         heard = PulledEvents()
         with _failing(ctx), self._journaled(ctx, turn), ctx.recorder.heard_by(heard):
             given, asked = self._given(ctx, turn, config)
-            graph = self._graph(turn)
+            graph = self.graph_of(turn.tree, turn.extra)
             result: Any = {}
 
             def work() -> None:
@@ -170,7 +172,7 @@ class ChatRunner:
             result: Any = {}
             try:
                 given, asked = self._given(ctx, turn, config)
-                stream: Any = self._graph(turn).astream(given, asked, **_FLAT)
+                stream: Any = self.graph_of(turn.tree, turn.extra).astream(given, asked, **_FLAT)
                 async with aclosing(stream):
                     async for space, mode, chunk in stream:
                         for event in heard.drained():
@@ -230,6 +232,7 @@ class ChatRunner:
     @contextmanager
     def _journaled(self, ctx: RunContext, turn: Turn) -> Iterator[None]:
         """Record a turn in its journal, with the answers that it may reuse."""
+        self.graph_of(turn.tree, turn.extra)  # an invalid tree begins no journal
         journal = self._begun(ctx, turn)
         try:
             yield
@@ -238,7 +241,7 @@ class ChatRunner:
                 detach_journal(ctx, journal)
 
     async def _abegun(self, ctx: RunContext, turn: Turn) -> RunJournal | None:
-        self._graph(turn)
+        self.graph_of(turn.tree, turn.extra)
         if self._store is None and not self._origin:
             return None
         return await run_off_loop(self._begun, ctx, turn)
@@ -266,8 +269,12 @@ class ChatRunner:
         attach_journal(ctx, journal, answers)
         return journal
 
-    def _graph(self, turn: Turn) -> Graph:
-        tree, key = turn.tree, (id(turn.tree), turn.extra)
+    def graph_of(self, tree: Node, extra: tuple[str, ...] = ()) -> Graph:
+        """Return the graph of a tree, compiled once; `extra` names further inputs.
+
+        Raises the errors of `compile_graph`.
+        """
+        key = (id(tree), extra)
         # Removed and inserted again, so that it counts as the most recently used.
         known = self._graphs.pop(key, None)
         if known is None:
@@ -279,7 +286,7 @@ class ChatRunner:
                 returns="delta",
                 budget=self._budget,
                 prices=self._prices,
-                extra_inputs=turn.extra,
+                extra_inputs=extra,
                 **self._settings,
             )
             known = _Known(tree, graph, self._calls(tree))
@@ -298,7 +305,7 @@ class ChatRunner:
 
     def _budget_source(self, ctx: RunContext, turn: Turn) -> BudgetSource:
         """Return the budget source of a turn, which counts its calls in the journal."""
-        self._graph(turn)
+        self.graph_of(turn.tree, turn.extra)
         spending = self._graphs[id(turn.tree), turn.extra].calls.spending
         if not spending.limited:
             return spending.unlimited
