@@ -14,6 +14,7 @@ from tests.apps.command import Outcome, command, completions, on_terminal, plain
 
 from mergepoint.apps.cli.gate_answers import question_lines
 from mergepoint.core.merge import State
+from mergepoint.journal.file_journal import read_journal
 from mergepoint.tree.decision import Question
 
 TEXT = st.text(max_size=8)
@@ -438,6 +439,21 @@ def test_feedback_is_asked_where_something_reads_it(here: Path) -> None:
     code, shown = on_terminal("run", "stop.py", then=[("decide [l]ater: ", "r\n")])
     assert (code, "What should be different" in plain(shown)) == (0, False)
     assert "rejected at p/gate" in plain(shown)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_comment_is_typed_behind_the_rejection(here: Path) -> None:
+    """It is recorded, asked for or not; behind another decision it is refused, and asked again."""
+    (here / "stop.py").write_text(STOPPING, encoding="utf-8")
+    at = "decide [l]ater: "
+    steps = [(at, "a if short\n"), (at, "r make it shorter\n")]
+    code, shown = on_terminal("run", "stop.py", "--run-id", "s", then=steps)
+    assert code == 0
+    assert "Only a rejection has a comment, such as: r if short" in plain(shown)
+    (decided,) = [
+        one for one in read_journal(Path("runs/s/journal.jsonl"))[1] if one.kind == "gate"
+    ]
+    assert decided.value == {"decision": "reject", "feedback": "make it shorter"}
 
 
 def test_a_second_resume_command_repeats_no_recorded_answer() -> None:

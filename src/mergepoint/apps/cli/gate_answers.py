@@ -224,16 +224,20 @@ def ask(question: Question, *, feedback: bool = True) -> Decision | None:
 
 def _read_decision(question: Question, *, feedback: bool) -> Decision | None:
     """Return the decision, None if the question must be repeated. Raises Later."""
-    choice = _prompt("[a]pprove, [e]dit, [r]eject, or decide [l]ater")
+    line = _prompt("[a]pprove, [e]dit, [r]eject, or decide [l]ater")
+    choice, _, comment = line.strip().partition(" ")
     # An empty line, and the end of the input, mean "later": they must decide nothing.
     word = _CHOICES.get((choice or "l")[:1].lower())
+    if comment and word != "reject":
+        tell(f"Only a rejection has a comment, such as: r {comment.strip()}", style="yellow")
+        return None
     if word == "later":
         raise DecideLater
     given = _edited(question) if word == "edit" else {"decision": word}
     if given is None or word is None:
         return None
-    if word == "reject" and feedback:
-        given["feedback"] = _prompt("What should be different? (may be empty)")
+    if word == "reject" and (comment or feedback):
+        given["feedback"] = comment.strip() or _prompt("What should be different? (may be empty)")
     try:
         decision = Decision.of(given)
         # Check now, while the person can correct it: the run would fail on an invalid edit.
