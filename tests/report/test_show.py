@@ -11,11 +11,14 @@ from langchain_core.messages import AIMessage, HumanMessage
 from pydantic import BaseModel
 from tests.report.runs import ran
 
+import mergepoint as mp
 from mergepoint.core.errors import MergepointError
 from mergepoint.journal.transcript import read_transcript, write_transcript
+from mergepoint.models.pricing import Price
 from mergepoint.models.providers import seen_through
 from mergepoint.report.call_text import TranscriptIndex, call_view, to_json, to_text
 from mergepoint.report.views import AnswerOutcome, Captured, MergePoint, Read
+from mergepoint.testing.scripted_model import Answer, ScriptedModel
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block, Node
 from mergepoint.tree.prompts import Template, reads
@@ -425,3 +428,13 @@ def test_a_view_is_json(tmp_path: Path) -> None:
     assert [seen["text"] for seen in data["seen"]] == [
         text for _, text in run.saw["article/review/sum"]
     ]
+
+
+def test_a_call_shows_what_it_cost() -> None:
+    """The cost stands below the tokens; without a price there is none."""
+    tree, answer = Block([Step("A.", name="a")], name="t"), Answer("x", usage=(1000, 10))
+    for prices, cost in (({"scripted:scripted": Price(1, 2)}, 0.00102), ({}, None)):
+        run = mp.run(tree, model=ScriptedModel(default=answer), prices=prices)
+        view = call_view(run.load_transcript(), "t/a")
+        assert view.cost == cost
+        assert ("cost    $0.0010" in to_text(view)) == (cost is not None)

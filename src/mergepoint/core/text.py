@@ -7,6 +7,7 @@ finish.
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
@@ -162,3 +163,10 @@ def _pieces(text: str, width: int) -> Iterator[str]:
             yield text[start:end]
             start, used = end, _cells(character)
     yield text[start:]
+
+
+def money(usd: float) -> str:
+    """Return an amount in USD: four decimals, and two digits of what is smaller."""
+    if not 0 < usd < 0.0001:
+        return f"${usd:.4f}"
+    return f"${usd:.{1 - math.floor(math.log10(usd))}f}"

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from mergepoint.core.paths import SEPARATOR
-from mergepoint.core.text import cells, shown, wrap
+from mergepoint.core.text import cells, money, shown, wrap
 from mergepoint.journal.transcript import Transcript
 from mergepoint.report.transcript_index import TranscriptIndex as TranscriptIndex
 from mergepoint.report.views import (
@@ -243,6 +243,8 @@ def _about(view: CallView) -> list[tuple[str, str]]:
     rows.append(("time", f"{when}, {view.seconds:.3f} s, {view.source}{again}"))
     if view.usage:
         rows.append(("tokens", _tokens(view.usage)))
+    if view.cost:
+        rows.append(("cost", money(view.cost)))
     if view.view != "as_is":
         rows.append(("sent", f"{view.view}: adjacent messages of one role joined"))
     if view.truncated:

@@ -241,6 +241,7 @@ class TranscriptIndex:
             fate=self._fates.of(record) if record.answered and not recipes else None,
             in_recipe=self._of_recipes.about(record) if recipes else None,
             usage=self._usage(record),
+            cost=usage_of(self._inner(record) if self._has_tools(path) else [record]).known_cost,
             kind="call" if is_function else "step",
             left_out=record.kind == "left_out",
             # The rounds of a step with tools show the same calls, apart from failed ones.

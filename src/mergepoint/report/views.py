@@ -182,7 +182,7 @@ class CallView:
     made, and its `error` names the exceeded budget. `unusable` is the whole refused answer, and the
     error's `position` is where its problem is. `earlier_errors` are earlier failed attempts, and
     `answer` belongs to those. `truncated` is the finish reason of an answer that was cut off and
-    still accepted. `started` is in seconds since the epoch.
+    still accepted. `cost` is in USD, or None if unknown. `started` is in seconds since the epoch.
 
     A recipe's call has no outcome in a conversation: `in_recipe` describes its purpose.
 
@@ -208,6 +208,7 @@ class CallView:
     earlier_errors: tuple[Mapping[str, Any], ...] = ()
     fate: AnswerOutcome | None = None
     usage: Mapping[str, Any] | None = None
+    cost: float | None = None
     started: float
     seconds: float
     attempt: int

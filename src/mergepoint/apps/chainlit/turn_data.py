@@ -10,9 +10,10 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 
 from mergepoint.apps.chainlit.shown_step import escape_directives, fenced, shown_id, truncated
-from mergepoint.apps.cli.output import clock, count, money, printable
+from mergepoint.apps.cli.output import clock, count, printable
 from mergepoint.apps.cli.run_store import busy_seconds
 from mergepoint.core.paths import SEPARATOR, join
+from mergepoint.core.text import money
 from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.transcript import Usage, usage_of
 from mergepoint.session.entries import StepType, WorkingStep

@@ -20,8 +20,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from mergepoint.apps.cli.output import clock, count, money, printable, stderr_console, tell
+from mergepoint.apps.cli.output import clock, count, printable, stderr_console, tell
 from mergepoint.apps.cli.progress import Part, Progress, Row, rows_for
+from mergepoint.core.text import money
 from mergepoint.engine.callbacks import Event
 from mergepoint.streams.recipe_runs import RecipeRun
 from mergepoint.streams.thing import Thing

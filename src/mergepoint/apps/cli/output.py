@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import re
 import shutil
@@ -275,13 +274,6 @@ def brief(text: str, width: int) -> str:
 def count(number: int, noun: str) -> str:
     """Return `1 call`, `2 calls`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def money(usd: float) -> str:
-    """Return an amount in USD: four decimals, and two digits of what is smaller."""
-    if not 0 < usd < 0.0001:
-        return f"${usd:.4f}"
-    return f"${usd:.{1 - math.floor(math.log10(usd))}f}"
 
 
 def clock(seconds: float | None) -> str:

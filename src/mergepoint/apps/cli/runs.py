@@ -20,7 +20,6 @@ from mergepoint.apps.cli.output import (
     clock,
     columns,
     count,
-    money,
     put,
     put_json,
     put_json_line,
@@ -38,6 +37,7 @@ from mergepoint.apps.cli.run_store import (
     read_run,
     rejection,
 )
+from mergepoint.core.text import money
 from mergepoint.journal.line_logs import Tail
 from mergepoint.journal.line_logs import follow as followed
 

@@ -25,7 +25,6 @@ from mergepoint.apps.cli.output import (
     brief,
     clock,
     count,
-    money,
     put,
     put_json,
     put_row,
@@ -34,6 +33,7 @@ from mergepoint.apps.cli.output import (
 from mergepoint.apps.cli.run_store import LAST, ending, local_time, read_run, rejection, tokens_of
 from mergepoint.apps.cli.runs import words_of
 from mergepoint.core.paths import is_file
+from mergepoint.core.text import money
 from mergepoint.tree.load import TargetError, about
 
 if TYPE_CHECKING:

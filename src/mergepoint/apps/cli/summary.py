@@ -16,7 +16,6 @@ from mergepoint.apps.cli.output import (
     brief,
     clock,
     count,
-    money,
     put_prose,
     stderr_console,
     tell,
@@ -24,6 +23,7 @@ from mergepoint.apps.cli.output import (
 )
 from mergepoint.apps.cli.run_store import DRAWING, TRANSCRIPT, StoredRun, rejection
 from mergepoint.core.errors import BudgetExceeded
+from mergepoint.core.text import money
 from mergepoint.journal.call_records import CallRecord, is_tool
 from mergepoint.journal.transcript import Transcript, Usage, usage_of
 from mergepoint.tree.nodes import Node, walk
