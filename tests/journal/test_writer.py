@@ -33,7 +33,7 @@ def test_closing_waits_for_a_write_that_is_under_way() -> None:
 
     async def main() -> list[str]:
         writer = Writer()
-        writer.later(slow)
+        writer.submit(slow, awaited=False)
         await asyncio.to_thread(begun.wait, 10)
         asyncio.get_running_loop().call_later(0.05, may_end.set)
         await asyncio.to_thread(writer.close)
@@ -53,7 +53,7 @@ def test_closing_tells_of_the_write_under_way_that_failed() -> None:
 
     async def main() -> None:
         writer = Writer()
-        writer.later(slow)
+        writer.submit(slow, awaited=False)
         await asyncio.to_thread(begun.wait, 10)
         asyncio.get_running_loop().call_later(0.05, may_end.set)
         await asyncio.to_thread(writer.close)
@@ -67,7 +67,7 @@ def test_the_next_awaited_write_tells_of_one_that_nobody_awaited() -> None:
 
     async def main() -> None:
         writer = Writer()
-        writer.later(failing(OSError("no space left on device")))
+        writer.submit(failing(OSError("no space left on device")), awaited=False)
         try:
             await writer.submit(lambda: None)
         finally:
@@ -102,8 +102,8 @@ def slow():
 
 async def main():
     writer = Writer()
-    writer.later(slow)
-    writer.later(lambda: print("of the parent", os.getpid() == parent, flush=True))
+    writer.submit(slow, awaited=False)
+    writer.submit(lambda: print("of the parent", os.getpid() == parent, flush=True), awaited=False)
     await asyncio.to_thread(begun.wait, 10)
     if not (child := os.fork()):
         writer.close()

@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
@@ -40,86 +41,79 @@ class Writer:
         self._thread: ThreadPoolExecutor | None = None
         self._owner = os.getpid()
 
-    def submit(self, work: Callable[[], None]) -> asyncio.Future[None]:
-        """Hand over a write on an event loop; its future is done when all writes up to it are."""
-        return self._hand_over(_Write(work))
+    def submit(self, work: Callable[[], None], *, awaited: bool = True) -> asyncio.Future[None]:
+        """Hand over a write on an event loop; its future is done when all writes up to it are.
 
-    def later(self, work: Callable[[], None]) -> None:
-        """Hand over a write that is not awaited; the next awaited one raises its error.
-
-        Writes are in order: when an answer is recorded, everything handed over before it is too.
+        The error of a write that is not awaited is raised by the next awaited one. Writes are in
+        order: when an answer is recorded, everything handed over before it is too.
         """
-        self._hand_over(_Write(work, awaited=False))
+        if self._owner != os.getpid():
+            self._forget_parent()
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="mergepoint-writer")
+        write = _Write(work, awaited)
+        self._waiting.append(write)
+        return asyncio.get_running_loop().run_in_executor(self._thread, self._finish, write)
 
     def close(self) -> None:
         """Write the rest, and end the thread. Raises the error of a write that was not awaited."""
-        self._forget_parent()
+        if self._owner != os.getpid():
+            self._forget_parent()
         # The rest is written here and not awaited: the loop may be closed already.
         thread, self._thread = self._thread, None
-        with self._lock:  # a write that has left the queue may still be running
-            while self._waiting:
-                self._next()
+        self._write_up_to(None)  # waits for a write that has left the queue and still runs
         if thread is not None:
             # Its queued tasks find their writes done, and return.
             thread.shutdown(wait=False)
-        self._raise()
-
-    def _hand_over(self, write: _Write) -> asyncio.Future[None]:
-        self._forget_parent()
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="mergepoint-writer")
-        self._waiting.append(write)
-        return asyncio.get_running_loop().run_in_executor(self._thread, self._finish, write)
+        self._raise_failed()
 
     def _forget_parent(self) -> None:
         """Reset the writer in a forked process: thread, queue and lock are its parent's.
 
         The parent's thread may hold the lock at the fork, so nothing would release it in the child.
         """
-        if self._owner != os.getpid():
-            self._thread, self._waiting, self._lock = None, deque(), threading.Lock()
-            self._owner = os.getpid()
+        self._thread, self._waiting, self._lock = None, deque(), threading.Lock()
+        self._owner = os.getpid()
 
     def _finish(self, last: _Write) -> None:
-        # One task may finish several queued writes; the later tasks then find theirs done.
-        with self._lock:
-            while not last.done:
-                self._next()
+        self._write_up_to(last)
         if not last.awaited:
             return
         if last.error is not None:
             raise last.error
-        self._raise()
+        if self._failed is not None:
+            self._raise_failed()
 
-    def _next(self) -> None:
-        write = self._waiting.popleft()
-        write.run()
-        if not write.awaited and isinstance(write.error, Exception):
-            self._failed = self._failed or write.error
+    def _write_up_to(self, last: _Write | None) -> None:
+        """Do the waiting writes in order, up to the last one or all.
 
-    def _raise(self) -> None:
+        One task may finish several queued writes; the later tasks then find theirs done.
+        """
+        with self._lock:
+            while self._waiting and not (last is not None and last.done):
+                write = self._waiting.popleft()
+                try:
+                    write.work()
+                except BaseException as error:  # noqa: BLE001  (raised where the write is awaited)
+                    write.error = error
+                    if not write.awaited and isinstance(error, Exception):
+                        self._failed = self._failed or error
+                write.done = True
+
+    def _raise_failed(self) -> None:
         error, self._failed = self._failed, None
         if error is not None:
             raise error
 
 
+@dataclass(slots=True)
 class _Write:
     """One write, and its outcome."""
 
-    __slots__ = ("_work", "awaited", "done", "error")
-
-    def __init__(self, work: Callable[[], None], *, awaited: bool = True) -> None:
-        self._work = work
-        self.awaited = awaited
-        self.done = False
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self._work()
-        except BaseException as error:  # noqa: BLE001  (raised where the write is awaited)
-            self.error = error
-        self.done = True
+    work: Callable[[], None]
+    awaited: bool
+    done: bool = False
+    error: BaseException | None = None
 
 
 class PendingWrites:
@@ -167,7 +161,7 @@ def append_record(journal: Journal, record: CallRecord, *, later: bool = False) 
     if pending is not None and pending.loop is loop:
         pending.writes.append(writer.submit(partial(journal.append, record)))
     elif later:
-        writer.later(partial(journal.append, record))
+        writer.submit(partial(journal.append, record), awaited=False)
     else:
         journal.append(record)
 
