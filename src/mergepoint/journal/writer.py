@@ -85,7 +85,7 @@ class Writer:
             self._raise_failed()
 
     def _write_up_to(self, last: _Write | None) -> None:
-        """Do the waiting writes in order, up to the last one or all.
+        """Write what waits, in order, up to one write or all of it.
 
         One task may finish several queued writes; the later tasks then find theirs done.
         """

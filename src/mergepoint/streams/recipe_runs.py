@@ -62,9 +62,16 @@ from mergepoint.streams.conditions import canonical, failed
 from mergepoint.streams.model_calls import path_of
 from mergepoint.streams.plan_proposals import statics_of
 from mergepoint.streams.recipe_drawing import to_svg
-from mergepoint.streams.recipe_setup import RecipeSetup, RunServices, recording, workflow_of
+from mergepoint.streams.recipe_setup import (
+    RecipeSetup,
+    RunServices,
+    check_knobs,
+    off_wire,
+    recording,
+    workflow_of,
+    write_end,
+)
 from mergepoint.streams.resolved_recipe import plan
-from mergepoint.streams.run_record import check_knobs, off_wire, write_end
 from mergepoint.streams.stage_run import check_needs, entered
 from mergepoint.streams.thing import Thing
 from mergepoint.tree.prompts import CallContext, Template, as_text

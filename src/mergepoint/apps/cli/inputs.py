@@ -23,7 +23,7 @@ from mergepoint.journal.redact import mask
 from mergepoint.journal.stores import masked_inputs
 from mergepoint.models.pricing import Price
 from mergepoint.streams.recipe import Recipe
-from mergepoint.streams.run_record import on_wire
+from mergepoint.streams.recipe_setup import on_wire
 from mergepoint.streams.thing import Thing
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.load import load_module
