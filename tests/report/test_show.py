@@ -438,3 +438,13 @@ def test_a_call_shows_what_it_cost() -> None:
         view = call_view(run.load_transcript(), "t/a")
         assert view.cost == cost
         assert ("cost    $0.0010" in to_text(view)) == (cost is not None)
+
+
+def test_a_reused_answer_is_called_reused(tmp_path: Path) -> None:
+    """A view has the word of the progress, and the record keeps its own."""
+    tree = Block([Step("A.", name="a")], name="t")
+    mp.run(tree, model=ScriptedModel(default="x"), runs=tmp_path, run_id="one")
+    again = mp.run(tree, model=ScriptedModel([]), runs=tmp_path, run_id="two", reuse="one")
+    view = call_view(again.load_transcript(), "t/a")
+    assert view.source == "replayed"
+    assert " s, reused" in to_text(view)

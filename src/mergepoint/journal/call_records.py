@@ -205,6 +205,9 @@ _DETAILS: Final = {
 }
 
 Source = Literal["live", "replayed"]
+SHOWN_SOURCES: Final[Mapping[str, str]] = {"live": "live", "replayed": "reused"}
+"""The source of an answer in the words of the progress, as views for people show it."""
+
 Kind = Literal["step", "call", "gate", "inner", "left_out"]
 
 

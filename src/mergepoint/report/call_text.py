@@ -10,6 +10,7 @@ from typing import Any
 
 from mergepoint.core.paths import SEPARATOR
 from mergepoint.core.text import cells, money, shown, wrap
+from mergepoint.journal.call_records import SHOWN_SOURCES
 from mergepoint.journal.transcript import Transcript
 from mergepoint.report.transcript_index import TranscriptIndex as TranscriptIndex
 from mergepoint.report.views import (
@@ -240,7 +241,8 @@ def _about(view: CallView) -> list[tuple[str, str]]:
     if view.params:
         rows.append(("params", ", ".join(_param(*pair) for pair in view.params.items())))
     again = f", attempt {view.attempt}" if view.attempt > 1 else ""
-    rows.append(("time", f"{when}, {view.seconds:.3f} s, {view.source}{again}"))
+    source = SHOWN_SOURCES[view.source]
+    rows.append(("time", f"{when}, {view.seconds:.3f} s, {source}{again}"))
     if view.usage:
         rows.append(("tokens", _tokens(view.usage)))
     if view.cost:

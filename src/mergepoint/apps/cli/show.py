@@ -536,7 +536,7 @@ def _tree(state: RunState) -> Iterator[str]:
 
 
 def _said(at: PathCalls) -> str:
-    from mergepoint.journal.call_records import TOOL, is_tool
+    from mergepoint.journal.call_records import SHOWN_SOURCES, TOOL, is_tool
 
     if at.state in ("", "waiting"):
         return "waits for a decision" if at.state else ""
@@ -552,13 +552,13 @@ def _said(at: PathCalls) -> str:
             note = ", error returned to the model" if status == "error" else ""
             kind = f"tool {at.last.model.removeprefix(TOOL)}{note}"
         if kind == "gate":
-            return f"decided   {at.last.value['decision']}  {at.last.source}".rstrip()
+            return f"decided   {at.last.value['decision']}  {SHOWN_SOURCES[at.last.source]}"
         cut = f"truncated ({at.last.truncated})" if at.last.truncated else ""
         facts = [
             "answered",
             cut,
             kind,
-            at.last.source,
+            SHOWN_SOURCES[at.last.source],
             seconds,
             f"{tokens:,} tokens" if tokens else "",
         ]
