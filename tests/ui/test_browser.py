@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("chainlit")
 pytest.importorskip("playwright")
 
-from playwright.sync_api import BrowserContext, expect
+from playwright.sync_api import BrowserContext, Locator, expect
 from tests.ui.browsing import AWAY, Console, button, opened, say, shot
 from tests.ui.conftest import Server, Starting
 from tests.ui.serve import ANSWER, GREETING, MENDED
@@ -54,6 +54,14 @@ def test_a_plan_survives_a_reload_and_is_carried_out(
     expect(page.get_by_text(GREETING)).to_be_visible()
 
 
+def colour(shown: Locator) -> str:
+    """Return a button's colour.
+
+    The page makes buttons anew when a turn begins to wait: one that has just left has no colour.
+    """
+    return next(filter(None, (str(shown.evaluate(COLOUR)) for _ in range(1_000))))
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_question_says_which_button_is_meant(
     browser: BrowserContext, server: Server, scheme: Any
@@ -65,10 +73,9 @@ def test_a_question_says_which_button_is_meant(
     expect(page.locator("html")).to_have_class(scheme)
     say(page, "Let it fail")
     expect(button(page, "Approve")).to_be_visible()
-    primary = button(page, "Approve").evaluate(COLOUR)
-    # The composer is made anew when a turn begins to wait: a button that left has no colour.
+    primary = colour(button(page, "Approve"))
     expect(page.locator("#chat-submit")).to_have_css("background-color", primary)
-    assert button(page, "Cancel").evaluate(COLOUR) != primary
+    assert colour(button(page, "Cancel")) != primary
     expect(page.locator(".positive-feedback-off")).to_have_count(0)
     button(page, "Ask for changes").click()
     expect(page.locator("#chat-input")).to_be_focused()
