@@ -10,7 +10,19 @@ from typing import Any
 
 import pytest
 
-from mergepoint import Block, Call, Gate, Loop, Recipe, Stage, Step, Thing, compile_graph
+from mergepoint import (
+    Block,
+    Call,
+    Gate,
+    Loop,
+    Recipe,
+    Stage,
+    Step,
+    Thing,
+    compare,
+    compile_graph,
+    with_overrides,
+)
 from mergepoint.engine.run_tree import Result, run_generation
 from mergepoint.notebook import display
 from mergepoint.streams.langgraph import compile_recipe
@@ -140,3 +152,18 @@ def test_what_models_and_people_say_is_escaped_and_cut(tmp_path: Path) -> None:
         assert len(html) < 100_000
         assert len(shown(value)["text/plain"]) < 10_000
         json.dumps(shown(value))
+
+
+def test_a_comparison_is_shown_with_what_differs(tmp_path: Path) -> None:
+    """A comparison has its sentence, both runs, the differing paths, and the settings; escaped."""
+    other = with_overrides(TREE, {"a": {"prompt": HOSTILE}})
+    found = compare(
+        run_generation(TREE, model=ScriptedModel(["one", "two"])),
+        run_generation(other, model=ScriptedModel([HOSTILE, "two"]), seed=3),
+    )
+    tags = tabled(found)
+    assert "run/a has another prompt." in tags.text
+    assert "run/in/b" in tags.text
+    assert "seed" in tags.text
+    assert "\\u202e" in tags.text
+    assert "run/a has another prompt." in shown(found)["text/plain"]

@@ -24,7 +24,6 @@ from mergepoint.running import (
     arun,
     astream,
     compile_graph,
-    find_target,
     run,
     stream,
 )
@@ -33,6 +32,7 @@ from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_runs import run_recipe
 from mergepoint.streams.recipe_yaml import LIBRARY, recipe_to_yaml
 from mergepoint.streams.thing import Thing
+from mergepoint.targets import find_target
 from mergepoint.testing.random_trees import WITH_TOOLS, seeded_case
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.testing.tree_functions import TableModel

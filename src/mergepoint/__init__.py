@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mergepoint.core.lazy import lazy_names, register_display
+from mergepoint.core.lazy import lazy_names, register_display, register_view
 
 if TYPE_CHECKING:
     from mergepoint.core.errors import AnswerError as AnswerError
@@ -40,13 +41,15 @@ if TYPE_CHECKING:
     from mergepoint.models.budget import BudgetLedger as BudgetLedger
     from mergepoint.models.pricing import Price as Price
     from mergepoint.models.providers import ModelSettings as ModelSettings
+    from mergepoint.report.comparison import Comparison as Comparison
+    from mergepoint.report.comparison import compare as compare
+    from mergepoint.report.explaining import explain as explain
+    from mergepoint.report.explanation import Explanation as Explanation
     from mergepoint.report.svg import to_mermaid as to_mermaid
     from mergepoint.report.svg import to_svg as to_svg
-    from mergepoint.running import FoundTarget as FoundTarget
     from mergepoint.running import arun as arun
     from mergepoint.running import astream as astream
     from mergepoint.running import compile_graph as compile_graph
-    from mergepoint.running import find_target as find_target
     from mergepoint.running import run as run
     from mergepoint.running import stream as stream
     from mergepoint.session.entries import Fact as Fact
@@ -69,6 +72,8 @@ if TYPE_CHECKING:
     from mergepoint.streams.recipe_yaml import load_recipe as load_recipe
     from mergepoint.streams.registry import block as block
     from mergepoint.streams.thing import Thing as Thing
+    from mergepoint.targets import FoundTarget as FoundTarget
+    from mergepoint.targets import find_target as find_target
     from mergepoint.tree.decision import Decision as Decision
     from mergepoint.tree.decision import Question as Question
     from mergepoint.tree.leaves import Call as Call
@@ -110,8 +115,10 @@ __all__ = [
     "CallTimeout",
     "ChatRunner",
     "ChatStep",
+    "Comparison",
     "Decision",
     "Event",
+    "Explanation",
     "Fact",
     "FoundTarget",
     "Gate",
@@ -161,7 +168,9 @@ __all__ = [
     "block",
     "cancel_turn",
     "check",
+    "compare",
     "compile_graph",
+    "explain",
     "find_target",
     "from_yaml",
     "load_recipe",
@@ -203,8 +212,12 @@ _HOMES = {
     "mergepoint.models.budget": "BudgetLedger",
     "mergepoint.models.pricing": "Price",
     "mergepoint.models.providers": "ModelSettings",
+    "mergepoint.report.comparison": "Comparison compare",
+    "mergepoint.report.explaining": "explain",
+    "mergepoint.report.explanation": "Explanation",
     "mergepoint.report.svg": "to_mermaid to_svg",
-    "mergepoint.running": "FoundTarget arun astream compile_graph find_target run stream",
+    "mergepoint.running": "arun astream compile_graph run stream",
+    "mergepoint.targets": "FoundTarget find_target",
     "mergepoint.session.entries": "Fact SessionMessage StepCategory StepType WorkingStep",
     "mergepoint.session.session_memory": "SessionMemory",
     "mergepoint.session.session_store": "open_session",
@@ -236,3 +249,12 @@ def _display(value: Any) -> dict[str, Any]:
 
 
 register_display(_display)
+
+
+def _view(value: Any, file: Path | None, open_in_browser: bool) -> Path:  # noqa: FBT001
+    from mergepoint.view.files import view_result  # it imports all that a page shows
+
+    return view_result(value, file, open_in_browser)
+
+
+register_view(_view)

@@ -17,6 +17,7 @@ from mergepoint.engine.compiled_graph import DrawnGraph
 from mergepoint.engine.run_tree import Result
 from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.transcript import Transcript, Usage, usage_of
+from mergepoint.report.comparison import ComparedCall, Comparison
 from mergepoint.report.svg import to_svg
 from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.recipe_drawing import to_svg as recipe_svg
@@ -137,6 +138,36 @@ def _thing(thing: Thing) -> dict[str, str]:
         _table(history, heads=("id", "stage", "model", "added")),
     ]
     return {"text/html": "".join(parts), "text/plain": _lines([_told(thing.content), thing.id])}
+
+
+@display.register
+def _comparison(found: Comparison) -> dict[str, str]:
+    differing = [row for row in found.calls if row.kind != "same"]
+    same = len(found.calls) - len(differing)
+    runs = [(name, f"{run.graph} {run.run_id}", run.ending, f"{run.tokens:,} tokens")
+            for name, run in (("A", found.a), ("B", found.b))]  # fmt: skip
+    settings = [
+        (name, _told(before), _told(after)) for name, (before, after) in found.settings.items()
+    ]
+    parts = [
+        _text(found.sentence),
+        _table(runs, heads=("run", "graph", "ending", "paid")),
+        _table(
+            [*map(_compared, differing)], heads=("", "path", "why", "answer in A", "answer in B")
+        ),
+        _text(f"{same:,} the same") if same else "",
+        _table(settings, heads=("setting", "A", "B")),
+    ]
+    plain = [
+        found.sentence,
+        *(f"{row.kind}: {row.path} ({', '.join(row.why)})" for row in differing),
+    ]
+    return {"text/html": "".join(parts), "text/plain": _lines([*plain, f"{same:,} the same"])}
+
+
+def _compared(row: ComparedCall) -> Row:
+    answers = ["" if side is None else side.answer for side in (row.a, row.b)]
+    return row.kind.replace("_", " "), row.path, ", ".join(row.why), *answers
 
 
 def _used(usage: Usage, calls: int) -> str:

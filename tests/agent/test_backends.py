@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from tests.agent.running import ran
 
-from mergepoint.sandbox.backends import CodeRunner, UnsafeSubprocess
+from mergepoint.sandbox.backends import CodeRunner, Monty, UnsafeSubprocess
 from mergepoint.sandbox.job import CodeJob, MadeFile
-from mergepoint.sandbox.monty import Monty
 
 NAMES = ("bubblewrap", "monty", "unsafe_subprocess")
 

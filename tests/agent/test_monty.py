@@ -7,8 +7,8 @@ import re
 import pytest
 from tests.agent.running import ran
 
+from mergepoint.sandbox.backends import Monty
 from mergepoint.sandbox.job import MIB, Stop
-from mergepoint.sandbox.monty import Monty
 
 pytest.importorskip("pydantic_monty", reason="pydantic-monty is not installed")
 

@@ -13,9 +13,9 @@ from langchain_core.runnables.graph import Graph as Drawing
 from langgraph.graph import START, MessagesState, StateGraph
 
 from mergepoint.engine.compiler import Form, compile_graph
-from mergepoint.running import find_target
 from mergepoint.streams.langgraph import compile_recipe
 from mergepoint.streams.recipe_yaml import load_recipe
+from mergepoint.targets import find_target
 from mergepoint.tree.leaves import Call, Step
 from mergepoint.tree.nodes import Block, Node, root_path, walk
 

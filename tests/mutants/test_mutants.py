@@ -54,15 +54,15 @@ MUTANTS = (
     Seen(
         "last_response drops captures",
         MERGE,
-        "return State((response,), made.outputs)",
-        "return State((response,))",
+        "return State(alone, made.outputs)",
+        "return State(alone)",
         "a squashed block",
         ALL,
     ),
     Seen(
         "last_response keeps the prompt",
         MERGE,
-        "return State((response,), made.outputs)",
+        "return State(alone, made.outputs)",
         "return State(made.messages[-2:], made.outputs)",
         "modes",
         ALL,
@@ -248,7 +248,7 @@ MUTANTS = (
     ),
     Seen(
         "a default input is not filled in",
-        "mergepoint.engine.run_constants",
+        "mergepoint.tree.validate",
         "clean({**defaults, **given}).items()",
         "clean(given).items()",
         "inputs",

@@ -179,3 +179,18 @@ def test_a_graph_as_a_tool_shows_its_calls(tmp_path: Path, form: Any) -> None:
     view = call_view(transcript, "pipeline/ask/tool_01/w/draft")
     assert (view.answer, view.seen[0].text) == ("Rain falls.", "About rain.")
     assert call_view(transcript, "ask").rounds[0].calls[0].result == "Rain falls."
+
+
+def test_a_step_whose_first_request_failed_shows_its_prompt(tmp_path: Path) -> None:
+    """The prompt is that of the failed request, since no answer has it."""
+    tree = Block([ASK], name="q", inputs=("city",))
+    with pytest.raises(TimeoutError):
+        run_generation(
+            tree,
+            model=ScriptedModel([TimeoutError("late")]),
+            inputs={"city": "Oslo"},
+            runs=tmp_path,
+            run_id="r",
+        )
+    view = call_view(read_transcript(tmp_path / "r" / "transcript.json"), "ask")
+    assert view.seen[-1].text == "How many people live in Oslo?"

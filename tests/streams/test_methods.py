@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from langchain_core.messages import AIMessage
+from pydantic import BaseModel
 from tests.apps.command import command
 from tests.provider import client
 
-from mergepoint.core.errors import MergepointError
+from mergepoint.core.errors import AnswerError, MergepointError
+from mergepoint.models.responses import json_of
 from mergepoint.streams.langgraph import compile_recipe
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_runs import run_recipe
@@ -75,6 +78,20 @@ def test_an_answer_that_is_no_json_names_the_way_out() -> None:
         done = run_recipe(recipe(), ["rain"], model=client(server.url), runs=None)
     (thing,) = done.failed
     assert "choose another method" in thing.props["reason"]
+
+
+@pytest.mark.parametrize("method", ["function_calling", "json_mode", "prompt"])
+def test_the_way_out_leaves_out_the_method_in_use(method: Method) -> None:
+    """The methods that are named are others than the step's own."""
+
+    class Score(BaseModel):
+        score: int
+
+    with pytest.raises(AnswerError) as caught:
+        json_of(Score, method)(AIMessage("No JSON."))
+    named = str(caught.value).rpartition("(")[2]
+    assert method not in named
+    assert " or " in named
 
 
 def test_a_method_stays_in_the_text_of_a_recipe() -> None:

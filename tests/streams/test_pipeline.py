@@ -11,11 +11,11 @@ from langchain_core.messages import BaseMessage
 from mergepoint import Block, Call, Gate, Loop, Policy, Step, Template
 from mergepoint.core.errors import RecipeError
 from mergepoint.journal.file_journal import FileStore
-from mergepoint.running import find_target
 from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_runs import run_recipe
 from mergepoint.streams.recipe_yaml import load_recipe, recipe_from_yaml
 from mergepoint.streams.thing import Thing, fold
+from mergepoint.targets import find_target
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.testing.simulated_time import FakeClock
 

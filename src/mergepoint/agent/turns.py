@@ -31,8 +31,8 @@ from mergepoint.engine.callbacks import Event, Recorder, StreamingRecorder
 from mergepoint.journal.replay import answer_questions
 from mergepoint.journal.writer import run_off_loop
 from mergepoint.session.entries import WorkingStep
-from mergepoint.session.session_memory import SessionMemory
-from mergepoint.session.turn_runner import Reply, TurnRunner, cancel_turn, records_of
+from mergepoint.session.session_memory import SessionMemory, records_of
+from mergepoint.session.turn_runner import Reply, TurnRunner, cancel_turn
 from mergepoint.tree.decision import Decision, Question
 
 Asks = Literal["plan", "code", "other"]

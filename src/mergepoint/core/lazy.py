@@ -1,9 +1,10 @@
-"""Late loading: public names of a package and displays in notebooks, found on first use."""
+"""Late loading: public names of a package, displays in notebooks, and pages, on first use."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 
@@ -44,3 +45,37 @@ class Displayed:
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         (draw,) = _registered
         return draw(self)
+
+
+WriteView = Callable[[Any, Path | None, bool], Path]
+"""Writes the page of a value to a file, by default one of its own, and opens it if asked to."""
+
+_writers: list[WriteView] = []
+
+
+def register_view(write: WriteView) -> None:
+    """Register the function that writes all pages, replacing the one before."""
+    _writers[:] = [write]
+
+
+class Viewed:
+    """A value that can be written as a page."""
+
+    __slots__ = ()
+
+    def view(self, file: Path | str | None = None, *, open_in_browser: bool = True) -> Path:
+        """Write the run as one HTML file, open it in a browser, and return the file.
+
+        The page shows what every call saw, where each answer went, time, tokens and cost. It needs
+        no server and asks for nothing else.
+
+        Args:
+            file: The file to write. Default: `view.html` in the run's folder, or for a run without
+                a folder, a file named after the run in the current directory.
+            open_in_browser: Whether to open the page, if there is a browser.
+
+        Raises:
+            OSError: The file can't be written.
+        """
+        (write,) = _writers
+        return write(self, None if file is None else Path(file), open_in_browser)

@@ -102,7 +102,9 @@ def keep(mode: MergeMode, made: State[M]) -> State[M]:
     response = last_response(made.messages)
     if response is None:
         raise MergeError(NO_RESPONSE)
-    return State((response,), made.outputs)
+    # Not `(response,)`: the replay of a page stores messages in another kind of sequence.
+    alone = made.messages[:0] + (response,)  # noqa: RUF005
+    return State(alone, made.outputs)
 
 
 def merge(parent: State[M], mode: MergeMode, made: State[M]) -> State[M]:

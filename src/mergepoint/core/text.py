@@ -165,6 +165,25 @@ def _pieces(text: str, width: int) -> Iterator[str]:
     yield text[start:]
 
 
+def count(number: int, noun: str) -> str:
+    """Return `1 call`, `2 calls`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def clock(seconds: float | None) -> str:
+    """Return a time in few characters: `0.12s`, `12.3s`, `4m05s`, `1h02m`."""
+    if seconds is None:
+        return ""
+    # The limits are those of rounding: 9.995 would be shown as 10.00s, 59.95 as 60.0s.
+    if seconds < 9.995:
+        return f"{seconds:.2f}s"
+    if seconds < 59.95:
+        return f"{seconds:.1f}s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s"
+
+
 def money(usd: float) -> str:
     """Return an amount in USD: four decimals, and two digits of what is smaller."""
     if not 0 < usd < 0.0001:

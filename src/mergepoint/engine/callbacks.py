@@ -7,7 +7,7 @@ import itertools
 import logging
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, replace
@@ -37,6 +37,7 @@ from mergepoint.journal.call_records import (
 from mergepoint.journal.fingerprint import Digests
 from mergepoint.journal.recorded_answers import RecordedAnswers
 from mergepoint.journal.stores import Journal, MemoryJournal
+from mergepoint.journal.transcript import Transcript
 from mergepoint.journal.writer import append_record
 from mergepoint.models.budget import BudgetLedger, BudgetSource, NestedBudget
 from mergepoint.models.call import CALL
@@ -143,6 +144,7 @@ class Recorder(BaseCallbackHandler):
     ignore_chain = True
     ignore_agent = True
     ignore_retriever = True
+    watches_runs = False  # whether `begin_run` and `end_run` are called
 
     def __init__(
         self,
@@ -270,6 +272,12 @@ class Recorder(BaseCallbackHandler):
         for listener in self._listeners:
             listener(event)
 
+    def begin_run(self, run_id: str, outline: Mapping[str, Any]) -> None:
+        """Receive the outline of a run that begins."""
+
+    def end_run(self, run_id: str, transcript: Transcript) -> None:
+        """Receive the transcript of a run that has ended, well or not."""
+
     def claim(self, run: str, path: str) -> bool:
         """Return whether no root of that run and full path is running; from now on it is."""
         with self._lock:
@@ -281,6 +289,33 @@ class Recorder(BaseCallbackHandler):
         """Note that the root of a run and full path has ended."""
         with self._lock:
             self._running.discard((run, path))
+
+
+class RunWatch:
+    """Notifies the recorders of configs of the begin and the end of a run, if they want to know."""
+
+    def __init__(self, run_id: str, *configs: RunnableConfig | None) -> None:
+        found = [one for config in configs for one in recorders_of(config or {})]
+        self._recorders = [one for one in dict.fromkeys(found) if one.watches_runs]
+        self._run_id = run_id
+
+    def __bool__(self) -> bool:
+        return bool(self._recorders)
+
+    def begin(self, outline: Callable[[], Mapping[str, Any]]) -> None:
+        """Pass on the outline of the run, which is computed only if a recorder wants it."""
+        self._tell("begin_run", outline)
+
+    def end(self, transcript: Callable[[], Transcript]) -> None:
+        """Pass on the transcript of the run, which is computed only if a recorder wants it."""
+        self._tell("end_run", transcript)
+
+    def _tell(self, method: str, value: Callable[[], Any]) -> None:
+        for recorder in self._recorders:
+            try:
+                getattr(recorder, method)(self._run_id, value())
+            except Exception:  # noqa: BLE001  (an observer never fails a run)
+                _LOG.warning("Recorder.%s failed; the run goes on", method, exc_info=True)
 
 
 @contextmanager

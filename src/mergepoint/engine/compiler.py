@@ -5,10 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from pathlib import Path
+from typing import Any, Literal, get_args
 
+from langchain_core.runnables import RunnableConfig
+from langgraph.cache.base import BaseCache
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
+from langgraph.store.base import BaseStore
+from langgraph.types import Checkpointer
 
 from mergepoint.core.errors import Fault, StepError, TreeError
 from mergepoint.core.paths import Place, nearest
@@ -54,9 +59,12 @@ from mergepoint.engine.leaf_calls import TreeCalls
 from mergepoint.engine.run_constants import RUN_ID, THREAD
 from mergepoint.engine.start_and_resume import Journaling, Origin, RunStarter
 from mergepoint.journal.file_journal import store_at
+from mergepoint.journal.stores import RunHeader, Store
 from mergepoint.journal.writer import run_off_loop
 from mergepoint.models.identity import ChatModel
+from mergepoint.models.pricing import Price
 from mergepoint.models.providers import ModelSettings, View, view_problem
+from mergepoint.tree.decision import Answerer
 from mergepoint.tree.leaves import Call, Step
 from mergepoint.tree.nodes import (
     THREADS,
@@ -71,20 +79,8 @@ from mergepoint.tree.nodes import (
     thread_groups,
     walk,
 )
+from mergepoint.tree.policy import Budget
 from mergepoint.tree.validate import checked, needs_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from langchain_core.runnables import RunnableConfig
-    from langgraph.cache.base import BaseCache
-    from langgraph.store.base import BaseStore
-    from langgraph.types import Checkpointer
-
-    from mergepoint.journal.stores import RunHeader, Store
-    from mergepoint.models.pricing import Price
-    from mergepoint.tree.decision import Answerer
-    from mergepoint.tree.policy import Budget
 
 # Each block becomes a subgraph. Its state holds the base (`messages`, read only), the work done
 # on it (`work`, appended), and what was captured; the working copy is `messages + work`. Its exit

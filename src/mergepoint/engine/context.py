@@ -15,9 +15,10 @@ from langchain_core.runnables import RunnableConfig
 from mergepoint.core.errors import describe_error
 from mergepoint.core.merge import last_response
 from mergepoint.engine.callbacks import Recorder
-from mergepoint.engine.run_constants import new_run_id, unused_run_id, whole_messages
+from mergepoint.engine.run_constants import new_run_id, unused_run_id
 from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.transcript import Transcript, Usage, usage_by_path, usage_of
+from mergepoint.models.requests import whole_messages
 from mergepoint.tree.nodes import Node, Order, root_path
 from mergepoint.tree.validate import readable
 

@@ -36,18 +36,12 @@ from mergepoint.engine.channels import (
 from mergepoint.engine.gates import adecide, decide
 from mergepoint.engine.interpreter import SIBLINGS, Live, Siblings, first_failure
 from mergepoint.engine.leaf_calls import Leaf, TreeCalls
-from mergepoint.engine.run_constants import (
-    Facts,
-    context_of,
-    facts_from,
-    given_inputs,
-    node_names,
-    sendable_messages,
-)
+from mergepoint.engine.run_constants import Facts, context_of, facts_from, node_names
 from mergepoint.engine.start_and_resume import OpenedRun, RunStarter
 from mergepoint.engine.step_call import reusing_copies
 from mergepoint.journal.writer import run_off_loop
 from mergepoint.models.identity import ChatModel
+from mergepoint.models.requests import sendable_messages
 from mergepoint.tree.decision import Decision, Question
 from mergepoint.tree.leaves import Call, Step
 from mergepoint.tree.nodes import Block, Gate, Input, Loop, Node
@@ -66,6 +60,7 @@ from mergepoint.tree.semantics import (
     question_of,
 )
 from mergepoint.tree.transform import check_stack
+from mergepoint.tree.validate import given_inputs
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,17 +17,11 @@ from mergepoint.engine.budgets import Spending
 from mergepoint.engine.callbacks import Recorder, recorders_of
 from mergepoint.engine.gates import adecide, decide
 from mergepoint.engine.leaf_calls import TreeCalls
-from mergepoint.engine.run_constants import (
-    Facts,
-    context_of,
-    given_inputs,
-    new_run_id,
-    sendable_messages,
-    unused_run_id,
-)
+from mergepoint.engine.run_constants import Facts, context_of, new_run_id, unused_run_id
 from mergepoint.models.identity import ChatModel
 from mergepoint.models.pricing import Price
 from mergepoint.models.providers import View
+from mergepoint.models.requests import sendable_messages
 from mergepoint.models.timeouts import result_of, wait_all
 from mergepoint.tree.decision import Decision, Question
 from mergepoint.tree.leaves import Call, Step
@@ -35,7 +29,7 @@ from mergepoint.tree.nodes import Gate, Loop, Node, root_path
 from mergepoint.tree.policy import Budget
 from mergepoint.tree.prompts import copied_message
 from mergepoint.tree.semantics import Branch, Messages, drive, evaluate
-from mergepoint.tree.validate import checked, inputs_of
+from mergepoint.tree.validate import checked, given_inputs, inputs_of
 
 # Siblings: the children of one parallel block while they run.
 #

@@ -13,10 +13,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.tools import BaseTool
 from langchain_core.tools import tool as as_langchain_tool
 from langgraph.errors import GraphBubbleUp
@@ -30,20 +31,14 @@ from mergepoint.engine.run_constants import Facts
 from mergepoint.engine.step_call import StepCall
 from mergepoint.journal.call_records import TOOL
 from mergepoint.journal.checked_lines import JournalError
-from mergepoint.models.identity import composed
-from mergepoint.models.providers import NO_SETTINGS, ModelSettings, Resolver
+from mergepoint.models.budget import CallShape
+from mergepoint.models.identity import ChatModel, composed
+from mergepoint.models.providers import NO_SETTINGS, ModelSettings, Resolver, View
 from mergepoint.tree.leaves import Call, Step
 from mergepoint.tree.nodes import Node, walk
 from mergepoint.tree.policy import Policy
-
-if TYPE_CHECKING:
-    from langchain_core.runnables import Runnable, RunnableConfig
-
-    from mergepoint.models.budget import CallShape
-    from mergepoint.models.identity import ChatModel
-    from mergepoint.models.providers import View
-    from mergepoint.tree.prompts import CallContext
-    from mergepoint.tree.semantics import Messages
+from mergepoint.tree.prompts import CallContext
+from mergepoint.tree.semantics import Messages
 
 
 class Leaf(Protocol):

@@ -5,25 +5,18 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.messages import (
     BaseMessage,
-    BaseMessageChunk,
-    convert_to_messages,
-    message_chunk_to_message,
 )
 from langchain_core.runnables import RunnableConfig
 
-from mergepoint.core.errors import Fault, StepError, TreeError, locate
-from mergepoint.core.paths import SEPARATOR, Place, join, nearest
-from mergepoint.core.text import clean
+from mergepoint.core.paths import SEPARATOR, Place, join
 from mergepoint.models.langchain_internals import node_namespace
-from mergepoint.models.responses import cleaned
-from mergepoint.tree.nodes import REQUIRED, Input
-from mergepoint.tree.prompts import PromptContext, Reads, copied
+from mergepoint.tree.prompts import PromptContext, Reads
 from mergepoint.tree.semantics import Messages
 
 RUN_ID = "mergepoint_run_id"
@@ -77,65 +70,6 @@ class Facts:
 def new_run_id() -> str:
     """Return an id that sorts by time: `20261120-110502-1f2e3d`."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
-
-
-def given_inputs(declared: Sequence[Input], given: Any, *, path: str) -> dict[str, Any]:
-    """Return the inputs of a run with defaults filled in.
-
-    Raises TreeError that lists every input that is missing, unknown or of another type.
-    """
-    if given is not None and not isinstance(given, Mapping):
-        raise TreeError.of(f"inputs is a mapping of names to values, not {given!r}", path=path)
-    given = dict(given or {})
-    known = {known.name: known for known in declared}
-    faults = [
-        Fault(path, f"input {name!r} is missing; pass inputs={{{name!r}: ...}}")
-        for name, wanted in known.items()
-        if name not in given and wanted.default is REQUIRED
-    ]
-    faults += [
-        Fault(
-            path,
-            f"input {name!r} is not declared{nearest(name, known)}; the tree takes: "
-            f"{', '.join(known) or 'none'}",
-        )
-        for name in given
-        if name not in known
-    ]
-    faults += [
-        Fault(path, f"{problem}; pass one such as inputs={{{name!r}: {known[name].example!r}}}")
-        for name, value in given.items()
-        if name in known and (problem := known[name].problem(value))
-    ]
-    if faults:
-        error = TreeError(faults)
-        locate(error, path, kind="root", name=path.rpartition("/")[2], innermost=True)
-        raise error
-    defaults = {name: wanted.default for name, wanted in known.items() if name not in given}
-    return {name: copied(value) for name, value in clean({**defaults, **given}).items()}
-
-
-def whole_messages(given: Iterable[Any]) -> list[BaseMessage]:
-    """Return messages from any form that LangChain accepts; chunks of a stream become messages.
-
-    Raises StepError for anything else.
-    """
-    try:
-        converted = convert_to_messages(list(given))
-    except (NotImplementedError, LookupError, TypeError, ValueError, AttributeError) as error:
-        raise StepError(
-            f"messages are LangChain's, or what it converts to them, such as ('user', 'Hello.'): "
-            f"{error}"
-        ) from error
-    return [
-        message_chunk_to_message(message) if isinstance(message, BaseMessageChunk) else message
-        for message in converted
-    ]
-
-
-def sendable_messages(given: Iterable[Any]) -> list[BaseMessage]:
-    """Return messages from any form that LangChain accepts, without lone surrogates."""
-    return [cleaned(message)[0] for message in whole_messages(given)]
 
 
 def unused_run_id(run_id: str, path: str, messages: Iterable[BaseMessage]) -> str:

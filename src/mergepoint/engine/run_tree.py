@@ -6,16 +6,19 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequenc
 from contextlib import aclosing, closing
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Generic, Self
+from pathlib import Path
+from typing import Any, Final, Generic, Self
 
+from langchain_core.messages import BaseMessage
+from langchain_core.runnables import RunnableConfig
 from typing_extensions import TypedDict, TypeVar, Unpack
 
 from mergepoint.core.errors import MergepointError, StepError
-from mergepoint.core.lazy import Displayed
+from mergepoint.core.lazy import Displayed, Viewed
 from mergepoint.engine.callbacks import Event
+from mergepoint.engine.compiler import Form
 from mergepoint.engine.context import RunContext
 from mergepoint.engine.gates import by_path
-from mergepoint.engine.run_constants import whole_messages
 from mergepoint.engine.runner import ChatRunner
 from mergepoint.engine.start_and_resume import (
     EXCLUSIVE,
@@ -25,29 +28,23 @@ from mergepoint.engine.start_and_resume import (
     detach_journal,
     named_run,
 )
+from mergepoint.journal.call_records import CallRecord, to_json_value
 from mergepoint.journal.file_journal import store_at
 from mergepoint.journal.recipe_records import NOTE, RecipeEnd
 from mergepoint.journal.replay import check_answers
+from mergepoint.journal.rows import dataframe
+from mergepoint.journal.stores import RunHeader, RunJournal, Store
 from mergepoint.journal.transcript import Transcript, Usage, usage_of, write_transcript
 from mergepoint.journal.writer import run_off_loop
+from mergepoint.models.identity import ChatModel
+from mergepoint.models.pricing import Price
+from mergepoint.models.providers import View
+from mergepoint.models.requests import whole_messages
+from mergepoint.tree.decision import Answerer
 from mergepoint.tree.nodes import Node, root_path
+from mergepoint.tree.policy import Budget
 from mergepoint.tree.transform import check_stack
 from mergepoint.tree.validate import as_tree, declared_inputs
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from langchain_core.messages import BaseMessage
-    from langchain_core.runnables import RunnableConfig
-
-    from mergepoint.engine.compiler import Form
-    from mergepoint.journal.call_records import CallRecord
-    from mergepoint.journal.stores import RunHeader, RunJournal, Store
-    from mergepoint.models.identity import ChatModel
-    from mergepoint.models.pricing import Price
-    from mergepoint.models.providers import View
-    from mergepoint.tree.decision import Answerer
-    from mergepoint.tree.policy import Budget
 
 TRANSCRIPT = "transcript.json"
 _OF_RUNNERS = (
@@ -365,7 +362,7 @@ DONE: Final = "done"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result(Displayed, Generic[ItemT]):
+class Result(Displayed, Viewed, Generic[ItemT]):
     """The result of one run of a tree or a recipe.
 
     Attributes:
@@ -410,6 +407,24 @@ class Result(Displayed, Generic[ItemT]):
     def steps(self) -> tuple[CallRecord, ...]:
         """Return the answered calls, one at each path, in the order of the tree or the stages."""
         return tuple(one for one in self.transcript.records if one.model != NOTE)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the result as flat dicts: the Things of a recipe, or the calls of a tree.
+
+        The row of a Thing has its `id`, its `content`, and its props; a prop of either name is left
+        out. The calls of a recipe are `transcript.rows()`.
+        """
+        if self.workflow is None:
+            return self.transcript.rows()
+        things: tuple[Any, ...] = self.things
+        return [
+            {**to_json_value(dict(one.props)), "id": one.id, "content": to_json_value(one.content)}
+            for one in things
+        ]
+
+    def to_dataframe(self) -> Any:
+        """Return `rows` as a data frame. Raises MergepointError if pandas isn't installed."""
+        return dataframe(self.rows())
 
 
 class RunOptions(TypedDict, total=False):

@@ -14,7 +14,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import merge_configs
 
 from mergepoint.engine.budgets import Spending, budgets_of
-from mergepoint.engine.callbacks import Event, LoopEvents, PulledEvents, with_recorder
+from mergepoint.engine.callbacks import Event, LoopEvents, PulledEvents, RunWatch, with_recorder
 from mergepoint.engine.compiler import Form, Graph, compile_graph
 from mergepoint.engine.context import RunContext, Turn
 from mergepoint.engine.gates import GATES
@@ -29,6 +29,7 @@ from mergepoint.engine.start_and_resume import (
 )
 from mergepoint.journal.file_journal import store_at
 from mergepoint.journal.stores import RunJournal, Store
+from mergepoint.journal.transcript import Transcript
 from mergepoint.journal.writer import run_off_loop
 from mergepoint.models.budget import BudgetSource
 from mergepoint.models.identity import ChatModel
@@ -38,6 +39,7 @@ from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Block, Node, root_path
 from mergepoint.tree.policy import Budget, as_budget
 from mergepoint.tree.prompts import copied, copied_message
+from mergepoint.tree.transform import outline
 from mergepoint.tree.validate import as_tree
 
 _MOST_GRAPHS = 64
@@ -116,7 +118,7 @@ class ChatRunner:
         Raises the errors of the steps, with `ctx.error` set and nothing else changed.
         """
         turn = ctx.begin(as_tree(tree))
-        with _failing(ctx), self._journaled(ctx, turn):
+        with _Watched(ctx, turn, config), _failing(ctx), self._journaled(ctx, turn):
             result = self.graph_of(turn.tree, turn.extra).invoke(*self._given(ctx, turn, config))
             self._settle(ctx, turn, result)
         return ctx
@@ -126,15 +128,16 @@ class ChatRunner:
     ) -> RunContext:
         """Run a tree as `run` does, on an event loop."""
         turn = ctx.begin(as_tree(tree))
-        with _failing(ctx):
-            journal = await self._abegun(ctx, turn)
-            try:
-                result = await self.graph_of(turn.tree, turn.extra).ainvoke(
-                    *self._given(ctx, turn, config)
-                )
-                self._settle(ctx, turn, result)
-            finally:
-                await self._aended(ctx, journal)
+        async with _Watched(ctx, turn, config):
+            with _failing(ctx):
+                journal = await self._abegun(ctx, turn)
+                try:
+                    result = await self.graph_of(turn.tree, turn.extra).ainvoke(
+                        *self._given(ctx, turn, config)
+                    )
+                    self._settle(ctx, turn, result)
+                finally:
+                    await self._aended(ctx, journal)
         return ctx
 
     def events(
@@ -147,7 +150,8 @@ class ChatRunner:
         """
         turn = ctx.begin(as_tree(tree))
         heard = PulledEvents()
-        with _failing(ctx), self._journaled(ctx, turn), ctx.recorder.heard_by(heard):
+        watched = _Watched(ctx, turn, config)
+        with watched, _failing(ctx), self._journaled(ctx, turn), ctx.recorder.heard_by(heard):
             given, asked = self._given(ctx, turn, config)
             graph = self.graph_of(turn.tree, turn.extra)
             result: Any = {}
@@ -167,32 +171,35 @@ class ChatRunner:
         """Yield events as `events` does, on an event loop."""
         turn = ctx.begin(as_tree(tree))
         heard = LoopEvents()
-        with _failing(ctx), ctx.recorder.heard_by(heard):
-            journal = await self._abegun(ctx, turn)
-            result: Any = {}
-            try:
-                given, asked = self._given(ctx, turn, config)
-                stream: Any = self.graph_of(turn.tree, turn.extra).astream(given, asked, **_FLAT)
-                async with aclosing(stream):
-                    async for space, mode, chunk in stream:
-                        for event in heard.drained():
-                            yield event
-                        if mode == "values" and not space:
-                            result = chunk
-            except (GeneratorExit, asyncio.CancelledError):
-                # The consumer has left: a call that would start now gets a RailError.
-                heard.stopped = True
-                raise
-            # Deliver the events before the error first.
-            except Exception:
+        async with _Watched(ctx, turn, config):
+            with _failing(ctx), ctx.recorder.heard_by(heard):
+                journal = await self._abegun(ctx, turn)
+                result: Any = {}
+                try:
+                    given, asked = self._given(ctx, turn, config)
+                    stream: Any = self.graph_of(turn.tree, turn.extra).astream(
+                        given, asked, **_FLAT
+                    )
+                    async with aclosing(stream):
+                        async for space, mode, chunk in stream:
+                            for event in heard.drained():
+                                yield event
+                            if mode == "values" and not space:
+                                result = chunk
+                except (GeneratorExit, asyncio.CancelledError):
+                    # The consumer has left: a call that would start now gets a RailError.
+                    heard.stopped = True
+                    raise
+                # Deliver the events before the error first.
+                except Exception:
+                    for event in heard.drained():
+                        yield event
+                    raise
+                finally:
+                    await self._aended(ctx, journal)
                 for event in heard.drained():
                     yield event
-                raise
-            finally:
-                await self._aended(ctx, journal)
-            for event in heard.drained():
-                yield event
-            self._settle(ctx, turn, result)
+                self._settle(ctx, turn, result)
 
     def run_steps(self, ctx: RunContext, steps: Sequence[Node]) -> RunContext:
         """Run nodes one after the other, as a block that takes all inputs of the context."""
@@ -339,6 +346,35 @@ class _Known:
     tree: Node
     graph: Graph
     calls: TreeCalls
+
+
+class _Watched:
+    """Notifies recorders of the begin and the end of a turn, after its journal is closed."""
+
+    def __init__(self, ctx: RunContext, turn: Turn, config: RunnableConfig | None) -> None:
+        self._ctx = ctx
+        self._turn = turn
+        self._watch = RunWatch(turn.run_id, ctx.config, config)
+
+    def __enter__(self) -> None:
+        self._watch.begin(self._outline)
+
+    def __exit__(self, *_: object) -> None:
+        self._watch.end(self._transcript)
+
+    async def __aenter__(self) -> None:
+        self._watch.begin(self._outline)
+
+    async def __aexit__(self, *_: object) -> None:
+        # Off the loop: the transcript of many calls takes a while.
+        if self._watch:
+            await run_off_loop(self._watch.end, self._transcript)
+
+    def _outline(self) -> Mapping[str, Any]:
+        return outline(self._turn.tree)
+
+    def _transcript(self) -> Transcript:
+        return self._ctx.transcript(self._turn)
 
 
 class _failing:  # noqa: N801  (reads as a word in `with`)

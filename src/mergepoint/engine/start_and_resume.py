@@ -26,15 +26,7 @@ from mergepoint.engine.callbacks import (
 )
 from mergepoint.engine.context import RunContext
 from mergepoint.engine.leaf_calls import TreeCalls
-from mergepoint.engine.run_constants import (
-    RUN_ID,
-    THREAD,
-    Facts,
-    sendable_messages,
-    unused_run_id,
-    unused_run_ids,
-    whole_messages,
-)
+from mergepoint.engine.run_constants import RUN_ID, THREAD, Facts, unused_run_id, unused_run_ids
 from mergepoint.journal.checked_lines import JournalError
 from mergepoint.journal.file_journal import JOURNAL, FileStore
 from mergepoint.journal.fingerprint import Digests, differing_fields, field_digests
@@ -52,6 +44,7 @@ from mergepoint.journal.stores import (
     with_hidden_digests,
 )
 from mergepoint.models.budget import NestedBudget
+from mergepoint.models.requests import sendable_messages, whole_messages
 from mergepoint.models.responses import cleaned
 from mergepoint.tree.leaves import Call, Step
 from mergepoint.tree.nodes import Node, walk

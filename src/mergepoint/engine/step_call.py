@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -13,14 +12,14 @@ from threading import Lock
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.prompt_values import ChatPromptValue
 from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import BaseModel
 
-from mergepoint.core.errors import AnswerError, BudgetExceeded, PromptResultError, StepError
+from mergepoint.core.errors import AnswerError, BudgetExceeded, StepError
 from mergepoint.core.merge import State
-from mergepoint.core.text import clean, clean_text
+from mergepoint.core.text import clean_text
 from mergepoint.engine.budgets import Spending
 from mergepoint.engine.callbacks import METADATA, Event, recorders_of
 from mergepoint.engine.run_constants import Facts, context_of
@@ -52,49 +51,11 @@ from mergepoint.models.identity import (
 from mergepoint.models.instrument import instrument
 from mergepoint.models.pricing import prepare_prices
 from mergepoint.models.providers import NO_SETTINGS, ModelSettings, View, view_of
-from mergepoint.models.responses import cleaned, finish_reason, instruction_for, json_of, structured
+from mergepoint.models.requests import example_messages, lead_messages, prompt_content
+from mergepoint.models.responses import finish_reason, json_of, structured
 from mergepoint.tree.leaves import Content, Method, Step
-from mergepoint.tree.prompts import Reads, Template, copied, copied_message, declared_reads
+from mergepoint.tree.prompts import copied, copied_message
 from mergepoint.tree.semantics import Messages
-
-ALLOW_EMPTY = "to send it, set allow_empty_prompt=True on the step"
-
-
-def checked_prompt(prompt: Any, *, allow_empty: bool = False) -> Content:
-    """Return a prompt function's result, without lone surrogates.
-
-    Raises:
-        PromptResultError: The result is neither a string nor a list of content blocks.
-        StepError: The prompt is blank, unless that is allowed.
-    """
-    if isinstance(prompt, str):
-        if not prompt.strip() and not allow_empty:
-            raise StepError(f"the prompt function returned blank text; {ALLOW_EMPTY}")
-        return clean_text(prompt)
-    if inspect.iscoroutine(prompt):
-        prompt.close()
-    if not isinstance(prompt, list):
-        raise PromptResultError(
-            f"the prompt function returned {type(prompt).__name__}; return text or a list of "
-            "content blocks"
-        )
-    if not allow_empty and not any(_carries(block) for block in prompt):
-        raise StepError("the prompt function returned empty content blocks")
-    for block in prompt:
-        if not isinstance(block, str) and not (isinstance(block, Mapping) and "type" in block):
-            raise PromptResultError(
-                f"a content block is text or a mapping with 'type', not {block!r}"
-            )
-    return clean([block if isinstance(block, str) else dict(block) for block in prompt])
-
-
-def _carries(block: Any) -> bool:
-    if isinstance(block, str):
-        return bool(block.strip())
-    if not isinstance(block, Mapping):
-        return True
-    return block.get("type") != "text" or bool(str(block.get("text", "")).strip())
-
 
 _MOST = 8
 """The maximum number of sets of copies per run, one for each concurrent call."""
@@ -282,7 +243,7 @@ class StepCall:
         # call.
         self._only = None if is_dynamic(model) else StepModel(step, model, view=view)
         self.shape = None if self._only is None else self._only.shape
-        self._examples = tuple(_example_messages(step))
+        self._examples = tuple(example_messages(step))
         self._has_fixed_lead = step.system is None and step.schema is None
         self._text = clean_text(step.prompt) if isinstance(step.prompt, str) else None
 
@@ -442,46 +403,15 @@ class StepCall:
         """Return the request of the step."""
         lead = self._examples if self._has_fixed_lead else self.lead(path, base, facts)
         key = CallKey(facts.run, facts.host, path)
-        text = self._text
-        prompt = prompt_message(key, self._prompt(path, base, facts) if text is None else text)
+        text: Content | None = self._text
+        if text is None:
+            text = prompt_content(self._step, partial(context_of, path, base, facts))
+        prompt = prompt_message(key, text)
         return Request(key, lead, base, prompt, [*lead, *base.messages, prompt])
 
     def lead(self, path: str, base: Messages, facts: Facts) -> tuple[BaseMessage, ...]:
         """Return the messages of this call only: the system message and the examples."""
-        step = self._step
-        lead = self._examples
-        texts = [] if step.system is None else [_rendered(step.system, path, base, facts)]
-        if step.schema is not None and (instruction := instruction_for(step.schema, step.method)):
-            texts.append(instruction)
-        if texts:
-            lead = (SystemMessage(content="\n\n".join(texts)), *lead)
-        return lead
-
-    def _prompt(self, path: str, base: Messages, facts: Facts) -> Content:
-        prompt: Any = self._step.prompt
-        allow_empty = self._step.allow_empty_prompt
-        if isinstance(prompt, Template):
-            return _rendered(prompt, path, base, facts, allow_empty=allow_empty)
-        context = context_of(path, base, facts, declared_reads(prompt))
-        for key in context.reads.required:
-            context.read(key)
-        try:
-            return checked_prompt(prompt(context), allow_empty=allow_empty)
-        except StopIteration as error:
-            # Python turns it into RuntimeError inside a coroutine, without the function's name.
-            raise StepError("the prompt function raised StopIteration") from error
-
-
-def _rendered(
-    text: str | Template, path: str, base: Messages, facts: Facts, *, allow_empty: bool = False
-) -> str:
-    if isinstance(text, str):
-        return clean_text(text)
-    context = context_of(path, base, facts, Reads(text.keys, text.defaults))
-    rendered = clean_text(text.render(context.read))
-    if not rendered.strip() and not allow_empty:
-        raise StepError("the template rendered to blank text")
-    return rendered
+        return lead_messages(self._step, self._examples, partial(context_of, path, base, facts))
 
 
 def text_of(message: AIMessage) -> str:
@@ -504,15 +434,3 @@ def text_of(message: AIMessage) -> str:
 def any_text_of(message: AIMessage) -> str:
     """Return an answer's text, which may be blank."""
     return str(message.text)
-
-
-def _example_messages(step: Step) -> Sequence[BaseMessage]:
-    shown: list[BaseMessage] = []
-    for example in step.examples:
-        if isinstance(example, BaseMessage):
-            shown.append(cleaned(example.model_copy(deep=True))[0])
-        else:
-            user, assistant = example
-            pair = HumanMessage(content=user), AIMessage(content=assistant)
-            shown += [cleaned(one)[0] for one in pair]
-    return shown

@@ -9,12 +9,13 @@ import os
 import stat
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakSet
 from zlib import crc32
 
@@ -45,9 +46,6 @@ class JournalFileError(JournalError, OSError):
         cause = OSError(self.errno, self.strerror, self.filename)
         return type(self), (str(self), cause), self.__dict__
 
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 # One process writes at a time. An advisory lock serves better than a file with a process id: the
 # system releases it when the process dies, so a crash leaves no stale lock.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from mergepoint.core.errors import ReplayMiss, StepError
 from mergepoint.core.merge import State
@@ -39,6 +39,21 @@ class Replay:
     error: Exception | None = None
 
 
+class ViewStore(Protocol):
+    """The form in which a replay stores messages, so that views can share what they have in common.
+
+    The base state of the replay must have this form too.
+    """
+
+    def made(self, made: Messages) -> Messages:
+        """Return the result of a call in this form."""
+        ...
+
+    def view(self, path: str, view: Messages) -> Messages:
+        """Return the part to store of what the call at a path saw."""
+        ...
+
+
 def replay(
     records: Iterable[CallRecord],
     tree: Node,
@@ -47,6 +62,7 @@ def replay(
     at: str | None = None,
     inputs: Mapping[str, Any] | None = None,
     seed: int = 0,
+    stored: ViewStore | None = None,
 ) -> Replay:
     """Run the merges of a tree over recorded answers, without calling any model or function.
 
@@ -62,6 +78,7 @@ def replay(
         at: The path of the tree; by default that of a root.
         inputs: The run's inputs, for `until` functions.
         seed: The run's seed, for `until` functions.
+        stored: The form of messages. Default: tuples, so that each view has a copy of its own.
 
     Returns:
         The result, with `origins`: for each message id, the path at which it was created.
@@ -70,7 +87,7 @@ def replay(
     began = set(map(path_of, records))
     # Models inside a Call have its path, and their answers are part of its result.
     stands = effective_records([one for one in records if one.kind != "inner"], path_of)
-    engine = _Lookup(stands, began, dict(inputs or {}), seed)
+    engine = _Lookup(stands, began, dict(inputs or {}), seed, stored)
     path = at or root_path(tree)
     state: Messages | None = None
     failed: Exception | None = None
@@ -92,6 +109,7 @@ class _Lookup:
     began: Collection[str]
     inputs: Mapping[str, Any]
     seed: int
+    stored: ViewStore | None = None
     views: dict[str, Messages] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
     held: dict[str, Question] = field(default_factory=dict)
@@ -104,10 +122,10 @@ class _Lookup:
         return self._made(path, view, call.capture_key)
 
     def _made(self, path: str, view: Messages, capture_key: str | None) -> Messages:
-        self.views[path] = view
+        self.views[path] = view if self.stored is None else self.stored.view(path, view)
         made = self._found(path).made(capture_key)
         self.origins.update({str(message.id): path for message in made.messages})
-        return made
+        return made if self.stored is None else self.stored.made(made)
 
     async def decide(self, gate: Gate, question: Question) -> Decision:
         self.held[question.path] = question

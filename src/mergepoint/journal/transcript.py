@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from langchain_core.messages import BaseMessage, messages_from_dict, messages_to_dict
 
@@ -28,18 +30,14 @@ from mergepoint.journal.checked_lines import JournalFileError, open_regular, wri
 from mergepoint.journal.recipe_records import error_of_end, is_recipe, recipe_end
 from mergepoint.journal.recorded_answers import effective_records, full_path_of, pending
 from mergepoint.journal.redact import Redact, encode_safe
-from mergepoint.journal.replay import Replay, replay
+from mergepoint.journal.replay import Replay, ViewStore, replay
+from mergepoint.journal.rows import dataframe, row_of
+from mergepoint.journal.stores import RunHeader
+from mergepoint.tree.leaves import Content
 from mergepoint.tree.nodes import Loop, Node, Order, walk
 from mergepoint.tree.prompts import as_text
+from mergepoint.tree.semantics import Messages
 from mergepoint.tree.transform import from_outline, outline
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from mergepoint.journal.stores import RunHeader
-    from mergepoint.tree.leaves import Content
-    from mergepoint.tree.semantics import Messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,16 +381,26 @@ class Transcript(Displayed):
         """Return whether any answer came from something that is not a language model."""
         return any(is_offline(record) for record in (*self.records, *self.inner))
 
-    def replay(self) -> Replay:
-        """Return every call's view and the origin of each message, computed from the records."""
+    def replay(self, stored: ViewStore | None = None) -> Replay:
+        """Return every call's view, in a form (see `replay`), and each message's origin."""
+        base = State(self.messages)
         return replay(
             self.everything,
             from_outline(self.tree),
-            base=State(self.messages),
+            base=base if stored is None else stored.made(base),
             at=str(self.tree["path"]),
             inputs=self.inputs,
             seed=self.seed,
+            stored=stored,
         )
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return every call, also a failed one, as a flat dict, in order of time."""
+        return [row_of(one) for one in sorted(self.everything, key=attrgetter("started"))]
+
+    def to_dataframe(self) -> Any:
+        """Return `rows` as a data frame. Raises MergepointError if pandas isn't installed."""
+        return dataframe(self.rows())
 
     def to_json(self) -> dict[str, Any]:
         """Return the transcript as JSON data."""

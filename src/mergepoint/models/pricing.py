@@ -14,9 +14,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mergepoint.core.errors import Fault, TreeError
+
+if TYPE_CHECKING:
+    from genai_prices.types import ModelInfo
 
 PICO = 10**12
 OFFLINE = "mergepoint:offline"  # plain rules, which cost nothing
@@ -164,14 +167,8 @@ def _catalogued(model: str) -> Callable[[], Price | None] | None:
 
     Some prices change with the time of day.
     """
-    provider, _, name = model.partition(":")
-    if not name:
-        return None
-    from genai_prices.data_snapshot import get_snapshot  # a third of a second; only when needed
-
-    try:
-        _, known = get_snapshot().find_provider_model(name, None, provider, None)
-    except LookupError:
+    known = _known_model(model)
+    if known is None:
         return None
     made: dict[int, Price | None] = {}
 
@@ -183,6 +180,25 @@ def _catalogued(model: str) -> Callable[[], Price | None] | None:
         return made[id(rates)]
 
     return now
+
+
+def context_window(model: str) -> int | None:
+    """Return the most tokens of a request and its answer for `provider:name`, None if unknown."""
+    known = None if model == OFFLINE else _known_model(model)
+    return None if known is None else known.context_window
+
+
+def _known_model(model: str) -> ModelInfo | None:
+    """Return a model in the bundled data of genai-prices, or None."""
+    provider, _, name = model.partition(":")
+    if not name:
+        return None
+    from genai_prices.data_snapshot import get_snapshot  # a third of a second; only when needed
+
+    try:
+        return get_snapshot().find_provider_model(name, None, provider, None)[1]
+    except LookupError:
+        return None
 
 
 # Names of genai-prices, and our fields. Searches are services that are not billed by tokens.

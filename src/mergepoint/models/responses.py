@@ -457,7 +457,7 @@ def json_of(schema: type[BaseModel], method: Method | None = None) -> Callable[[
             else:
                 found = schema.model_validate_json(_json_in(text) if method == "prompt" else text)
         except ValidationError as error:
-            raise _misfit(schema, error, refusal=_refusal(message)) from error
+            raise _misfit(schema, error, method, refusal=_refusal(message)) from error
         plain = clean(found.model_dump(mode="json"))
         return json.dumps(plain, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
@@ -481,7 +481,9 @@ def value_of(message: AIMessage, schema: Mapping[str, Any]) -> Any:
         raise AnswerError(f"the answer does not fit {name}: {error}", position=position) from error
 
 
-def _misfit(schema: type[BaseModel], error: ValidationError, *, refusal: str) -> AnswerError:
+def _misfit(
+    schema: type[BaseModel], error: ValidationError, method: Method | None, *, refusal: str
+) -> AnswerError:
     """Return the error of an answer that violates its schema, with the place of the problem."""
     if refusal:
         return AnswerError(f"the model refused to answer {schema.__name__}: {refusal}")
@@ -494,13 +496,18 @@ def _misfit(schema: type[BaseModel], error: ValidationError, *, refusal: str) ->
         fix = (
             "\nThe answer ends within its JSON: raise the limit of its tokens, such as max_tokens"
             if said.startswith("EOF")
-            else "\nThe answer is not JSON: choose another method (function_calling, "
-            "json_mode, or prompt, which works with every server)"
+            else f"\nThe answer is not JSON: choose {_other_methods(method)}"
         )
     elif first["loc"]:
         position = {"field": ".".join(map(str, first["loc"]))}
     problem = f"the answer does not fit {schema.__name__}: {error}{fix}"
     return AnswerError(problem, position=position)
+
+
+def _other_methods(method: Method | None) -> str:
+    others = ["function_calling", "json_mode", "prompt, which works with every server"]
+    named = [one for one in others if one.partition(",")[0] != method]
+    return f"another method ({', '.join(named[:-1])}{',' * (len(named) > 2)} or {named[-1]})"
 
 
 def _refusal(message: AIMessage) -> str:

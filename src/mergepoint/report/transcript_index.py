@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from heapq import heappop, heappush
 from typing import Any
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
@@ -23,9 +24,12 @@ from mergepoint.journal.recipe_records import (
     recipe_end,
 )
 from mergepoint.journal.transcript import Transcript, usage_of
+from mergepoint.report.chains import EMPTY, ChainedMessages, Chains
+from mergepoint.report.drawing import unrolled
 from mergepoint.report.views import (
     AnswerOutcomes,
     CallView,
+    End,
     GateOutcome,
     InnerModelCall,
     InRecipe,
@@ -48,66 +52,132 @@ from mergepoint.tree.nodes import Block, Gate, Loop
 from mergepoint.tree.semantics import Messages
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RecipeCalls:
-    """The calls of recipes in a run, which its outline doesn't name, with their purposes."""
+    """The calls of recipes in a run, which its outline doesn't name, with their purposes.
+
+    `most` limits the number of stages that are listed before a call, and after it; the nearest
+    count. Without a limit, these lists can be as long as the lineage, for each of its calls.
+    """
 
     shape: Mapping[str, Any]
     end: RecipeEnd | None
+    most: int | None = None
 
     @classmethod
-    def of(cls, transcript: Transcript) -> RecipeCalls:
+    def of(cls, transcript: Transcript, *, most: int | None = None) -> RecipeCalls:
         """Return the calls of a transcript."""
-        return cls(transcript.tree, recipe_end(transcript.tree, transcript.everything))
+        return cls(transcript.tree, recipe_end(transcript.tree, transcript.everything), most)
 
     def about(self, record: CallRecord) -> InRecipe:
         """Return the purpose of a call. Without the end of the run, only the Thing is known."""
         around, thing = self._place(record.path)
-        lineage = () if self.end is None else self.end.lineage
-        number = next(
-            (at for at, one in enumerate(lineage) if record.key.full_path in one.calls), None
-        )
+        number = self._by_call.get(record.key.full_path)
         if self.end is None or number is None:
             return InRecipe(around=around, thing=thing, known=self.end is not None)
-        made = lineage[number]
-        later = list(self._later(made, lineage[number + 1 :]))
+        made = self._lineage[number]
+        later = [self._lineage[at] for at in self._later(number)]
         ids = {made.thing, *(one.thing for one in later)}
         return InRecipe(
             around=around,
             thing=made.thing,
             known=True,
-            before=tuple(map(_passage, self._earlier(made, lineage[:number]))),
+            before=tuple(_passage(self._lineage[at]) for at in self._earlier(number)),
             made=_passage(made),
             after=tuple(map(_passage, later)),
-            results=tuple(str(one["id"]) for one in self.end.things if one["id"] in ids),
+            results=tuple(one for one in self._results if one in ids),
         )
+
+    @property
+    def _lineage(self) -> tuple[Lineage, ...]:
+        return () if self.end is None else self.end.lineage
+
+    @cached_property
+    def _results(self) -> tuple[str, ...]:
+        return () if self.end is None else tuple(str(one["id"]) for one in self.end.things)
+
+    @cached_property
+    def _by_call(self) -> Mapping[str, int]:
+        """Return the first entry of the lineage that each call is part of."""
+        found: dict[str, int] = {}
+        for number, one in enumerate(self._lineage):
+            for call in one.calls:
+                found.setdefault(call, number)
+        return found
+
+    @cached_property
+    def _of_thing(self) -> Mapping[str, Sequence[int]]:
+        found: dict[str, list[int]] = {}
+        for number, one in enumerate(self._lineage):
+            found.setdefault(one.thing, []).append(number)
+        return found
+
+    @cached_property
+    def _of_parent(self) -> Mapping[str, Sequence[int]]:
+        found: dict[str, list[int]] = {}
+        for number, one in enumerate(self._lineage):
+            for parent in one.parents:
+                found.setdefault(parent, []).append(number)
+        return found
+
+    @cached_property
+    def _nodes(self) -> frozenset[str]:
+        return frozenset(path for path, _ in walk_outline(self.shape))
 
     def _place(self, path: str) -> tuple[str, str]:
         """Return the path of the node around a call, and its Thing if it is a recipe's."""
-        known = {path for path, _ in walk_outline(self.shape)}
-        around = next((at for at in ancestors(path) if at in known), "")
+        around = next((at for at in ancestors(path) if at in self._nodes), "")
         if not is_recipe(self.shape):
             return around, ""
         return around, path.removeprefix(f"{around}{SEPARATOR}").partition(SEPARATOR)[0]
 
-    def _earlier(self, made: Lineage, before: tuple[Lineage, ...]) -> list[Lineage]:
-        """Return the entries that led to the Thing of a call, oldest first."""
-        ids = {made.thing, *made.parents}
-        found: list[Lineage] = []
+    def _earlier(self, number: int) -> list[int]:
+        """Return the entries that led to the Thing of an entry, oldest first."""
+        made = self._lineage[number]
         # Backward, because the parents of an entry are only known once it is found.
-        for one in reversed(before):
-            if one.thing in ids:
-                ids.update(one.parents)
-                found.append(one)
+        waiting: list[int] = []
+        known: set[str] = set()
+        found: list[int] = []
+
+        def follow(thing: str, below: int) -> None:
+            if thing not in known:
+                known.add(thing)
+                for at in self._of_thing.get(thing, ()):
+                    if at < below:
+                        heappush(waiting, -at)
+
+        for thing in (made.thing, *made.parents):
+            follow(thing, number)
+        while waiting and (self.most is None or len(found) < self.most):
+            at = -heappop(waiting)
+            found.append(at)
+            for parent in self._lineage[at].parents:
+                follow(parent, at)
         return found[::-1]
 
-    def _later(self, made: Lineage, after: tuple[Lineage, ...]) -> Iterator[Lineage]:
+    def _later(self, number: int) -> list[int]:
+        """Return the entries that continued with the Thing of an entry, in their order."""
         # Forward: an entry extends the ids for those after it.
-        ids = {made.thing}
-        for one in after:
-            if one.thing in ids or not ids.isdisjoint(one.parents):
-                ids.add(one.thing)
-                yield one
+        waiting: list[int] = []
+        known: set[str] = set()
+        seen: set[int] = set()
+        found: list[int] = []
+
+        def follow(thing: str, above: int) -> None:
+            if thing in known:
+                return
+            known.add(thing)
+            for at in (*self._of_thing.get(thing, ()), *self._of_parent.get(thing, ())):
+                if at > above and at not in seen:
+                    seen.add(at)
+                    heappush(waiting, at)
+
+        follow(self._lineage[number].thing, number)
+        while waiting and (self.most is None or len(found) < self.most):
+            at = heappop(waiting)
+            found.append(at)
+            follow(self._lineage[at].thing, at)
+        return found
 
 
 def _passage(made: Lineage) -> StageWrites:
@@ -116,18 +186,29 @@ def _passage(made: Lineage) -> StageWrites:
 
 
 _NEAR = 5
+_MOST_STAGES = 100  # that a page lists before a recipe's call, and after it
+
+
+def _reads_of(transcript: Transcript) -> dict[str, Sequence[str]]:
+    """Return the keys that each call of a run reads, by path."""
+    tree = unrolled(transcript.tree, {record.path for record in transcript.everything})
+    return {path: shape["reads"] for path, shape in walk_outline(tree) if "reads" in shape}
 
 
 class TranscriptIndex:
     """Index of a run's calls, built once for any number of queries.
 
+    With `chained`, the messages that a call saw are a state of `chains`, and its view has no `seen`
+    and no `seen_by`: these lists of all calls together grow with the square of their number.
+
     Raise MergepointError for a transcript that lacks earlier records, so that later views are
     unknown.
     """
 
-    def __init__(self, transcript: Transcript) -> None:
+    def __init__(self, transcript: Transcript, *, chained: bool = False) -> None:
         self._transcript = transcript
-        self._replay = transcript.replay()
+        self.chains = Chains(_reads_of(transcript)) if chained else None
+        self._replay = transcript.replay(self.chains)
         self._gates = {
             record.path: record for record in transcript.records if record.kind == "gate"
         }
@@ -139,7 +220,7 @@ class TranscriptIndex:
         }
         failed_at = str((transcript.error or {}).get("path") or "")
         self._work = NodeResults.of(
-            transcript.tree, self._settled(), self._let_on(), failed_at=failed_at
+            transcript.tree, self._settled(), self._let_on, failed_at=failed_at
         )
         self._answered = {
             record.path: record for record in transcript.records if record.kind != "gate"
@@ -174,6 +255,10 @@ class TranscriptIndex:
         return tuple(path for path in known if path not in self._work.shapes and path in free)
 
     @cached_property
+    def _in_recipes(self) -> frozenset[str]:
+        return frozenset(self._recipe_paths)
+
+    @cached_property
     def _refused(self) -> dict[str, CallRecord]:
         return {record.path: record for record in self._transcript.left_out}
 
@@ -193,9 +278,24 @@ class TranscriptIndex:
     @cached_property
     def _fates(self) -> AnswerOutcomes:
         given = len(self._transcript.messages)
-        seen_by = calls_by_seen_message(self._replay, self._calls, given=given)
+        seen_by: Mapping[str, Sequence[str]] = {}
+        if self.chains is None:
+            seen_by = calls_by_seen_message(self._replay, self._calls, given=given)
+        return self._outcomes(seen_by)
+
+    def _outcomes(self, seen_by: Mapping[str, Sequence[str]]) -> AnswerOutcomes:
         verdicts = {path: str(record.value["decision"]) for path, record in self._gates.items()}
         return AnswerOutcomes(self._work, self._replay, self._calls, seen_by, verdicts)
+
+    def ends(self) -> dict[str, End]:
+        """Return where the answer of each call of the tree ended, by path."""
+        # Without the calls that saw an answer, which take quadratic time to find.
+        outcomes = self._outcomes({})
+        return {
+            path: outcomes.of(self._answered[path]).end
+            for path in self._tree_paths
+            if path in self._answered
+        }
 
     def find(self, selector: str) -> str:
         """Return the path of the one call that a selector names: exact, or a unique suffix.
@@ -212,13 +312,36 @@ class TranscriptIndex:
             )
         return found[0]
 
+    def record(self, path: str) -> CallRecord:
+        """Return the record of the call or decision at an exact path that counts, as in `call`."""
+        if path in self._asked or path in self._gates:
+            return self._asked.get(path) or self._gates[path]
+        found = self._answered.get(path) or self._refused.get(path)
+        return found or self._failed[path][-1]
+
+    @property
+    def results(self) -> NodeResults:
+        """Return the messages of every node, before and after its merge."""
+        return self._work
+
+    @property
+    def unanswered(self) -> Sequence[str]:
+        """Return the paths that the run reached and that have no answer, in tree order."""
+        return self._replay.missing
+
+    def state(self, path: str) -> int:
+        """Return the state of `chains` that the call at a path saw before its prompt, or -1."""
+        view = self._replay.views.get(path)
+        messages: object = () if view is None else view.messages
+        return messages.state if isinstance(messages, ChainedMessages) else EMPTY
+
     def call(self, path: str) -> CallView:
         """Return the call or decision at an exact path, one of `paths`."""
         if path in self._asked or path in self._gates:
             return self._decision(self._asked.get(path) or self._gates[path])
         failed = self._failed.get(path, [])
-        record = self._answered.get(path) or self._refused.get(path) or failed[-1]
-        recipes = path in self._recipe_paths
+        record = self.record(path)
+        recipes = path in self._in_recipes
         # Calls of recipes aren't in the outline, so their views are unknown.
         view = State() if recipes else self._replay.views[path]
         kind = record.kind if recipes else self._work.shapes[path]["kind"]
@@ -231,7 +354,7 @@ class TranscriptIndex:
             model=record.model,
             params=json.loads(json.dumps(dict(record.params), default=str)),
             view=record.view,
-            seen=tuple(self._seen(record, view, prompted=not is_function)),
+            seen=() if self.chains else tuple(self._seen(record, view, prompted=not is_function)),
             reads=() if recipes else tuple(self._reads(path, view)),
             answer=_answer(record),
             error=None if record.error is None else dict(record.error),
@@ -253,12 +376,28 @@ class TranscriptIndex:
         return bool(self._work.shapes.get(path, {}).get("tools"))
 
     def _inner(self, record: CallRecord) -> list[CallRecord]:
-        return [one for one in self._transcript.inner if one.path == record.path]
+        return [one for one in self._inside_of.get(record.path, ()) if not one.failed]
+
+    @cached_property
+    def _inside_of(self) -> Mapping[str, Sequence[CallRecord]]:
+        """Return the calls of models by functions and steps with tools, by path, failed ones last.
+
+        A call of a path has many others around it: looking for its own among all takes too long.
+        """
+        found: dict[str, list[CallRecord]] = {}
+        for record in (*self._transcript.inner, *self._transcript.failures):
+            if record.kind == "inner":
+                found.setdefault(record.path, []).append(record)
+        return found
 
     def _rounds(self, record: CallRecord) -> Iterator[ToolRound]:
         inner = self._inner(record)
+        return tool_rounds(record, inner, self._executed)
+
+    @cached_property
+    def _executed(self) -> Mapping[str, CallRecord]:
         failed = {path: records[-1] for path, records in self._failed.items()}
-        return tool_rounds(record, inner, {**failed, **self._answered})
+        return {**failed, **self._answered}
 
     def _usage(self, record: CallRecord) -> Mapping[str, Any] | None:
         """Return the tokens of a call; for a step with tools, of all calls of its model."""
@@ -284,9 +423,10 @@ class TranscriptIndex:
 
     @cached_property
     def _of_recipes(self) -> RecipeCalls:
-        return RecipeCalls.of(self._transcript)
+        return RecipeCalls.of(self._transcript, most=_MOST_STAGES if self.chains else None)
 
-    def _let_on(self) -> dict[str, Messages]:
+    @cached_property
+    def _let_on(self) -> Mapping[str, Messages]:
         return {
             path: question.settled(Decision.of(self._gates[path].value))
             for path, question in self._replay.held.items()
@@ -294,18 +434,17 @@ class TranscriptIndex:
         }
 
     def _inside(self, path: str) -> Iterator[InnerModelCall]:
-        for record in (*self._transcript.inner, *self._transcript.failures):
-            if record.path == path and record.kind == "inner":
-                yield InnerModelCall(
-                    model=record.model,
-                    prompt=said(HumanMessage(record.prompt)),
-                    answer=record.response if record.message is None else said(record.message),
-                    error=None if record.error is None else dict(record.error),
-                )
+        for record in self._inside_of.get(path, ()):
+            yield InnerModelCall(
+                model=record.model,
+                prompt=said(HumanMessage(record.prompt)),
+                answer=record.response if record.message is None else said(record.message),
+                error=None if record.error is None else dict(record.error),
+            )
 
     def _decision(self, record: CallRecord) -> CallView:
         held = self._replay.held[record.path].kept
-        kept = State() if record.asks else self._let_on()[record.path]
+        kept = State() if record.asks else self._let_on[record.path]
         said = {"decision": "", "feedback": ""} if record.asks else record.value
         decided = GateOutcome(
             question=str(record.prompt),
@@ -390,14 +529,17 @@ class TranscriptIndex:
         for message in view.messages[given:]:
             yield self._made(message, above)
         if prompted:
-            yield SeenMessage(role="user", text=said(self._prompt(record)), origin="prompt")
+            yield SeenMessage(role="user", text=said(self.prompt(record)), origin="prompt")
 
-    def _prompt(self, record: CallRecord) -> BaseMessage:
+    def prompt(self, record: CallRecord) -> BaseMessage:
         """Return a call's prompt; for a step with tools, from its messages or first request."""
         if record.messages:
             return record.messages[0]
-        first = min(self._inner(record), key=lambda one: one.started, default=record)
-        return HumanMessage(first.prompt if self._has_tools(record.path) else record.prompt)
+        if not self._has_tools(record.path):
+            return HumanMessage(record.prompt)
+        # Failed requests too: if the first one failed, no other has the prompt.
+        asked = self._inside_of.get(record.path, ())
+        return HumanMessage(min(asked, key=lambda one: one.started, default=record).prompt)
 
     def _reads(self, path: str, view: Messages) -> Iterator[Read]:
         inputs = self._transcript.inputs

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import count
 from typing import Any, Literal
 
@@ -321,7 +323,7 @@ def _answers(step: CallRecord, inner: Iterable[CallRecord]) -> Iterator[AIMessag
 # Outcomes of answers: the merges that they passed, and where they were dropped.
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NodeResults:
     """The messages of every node of a run: before and after its merge.
 
@@ -377,13 +379,22 @@ class NodeResults:
         A node captures at its exit, so ancestors of the reader don't count.
         """
         before = set(ancestors(reader))
-        found = None
+        writers = self._writers.get(key, ())
         # The outline is in tree order, so later nodes can't have written before the reader.
+        end = bisect_left(writers, self._position[reader], key=self._position.__getitem__)
+        return next((path for path in reversed(writers[:end]) if path not in before), None)
+
+    @cached_property
+    def _position(self) -> Mapping[str, int]:
+        return {path: number for number, path in enumerate(self.shapes)}
+
+    @cached_property
+    def _writers(self) -> Mapping[str, Sequence[str]]:
+        """Return the nodes that captured each key, in tree order."""
+        found: dict[str, list[str]] = {}
         for path, shape in self.shapes.items():
-            if path == reader:
-                break
-            if shape.get("capture_key") == key and path in self.made and path not in before:
-                found = path
+            if path in self.made and (key := shape.get("capture_key")) is not None:
+                found.setdefault(key, []).append(path)
         return found
 
     def response(self, path: str) -> BaseMessage | None:
@@ -398,8 +409,15 @@ class NodeResults:
 
     def kept_by(self, path: str, message_id: str) -> bool | None:
         """Return whether a node's merge kept a message, or None if the run didn't get there."""
-        kept = self.kept.get(path)
-        return None if kept is None else any(found.id == message_id for found in kept.messages)
+        if path not in self.kept:
+            return None
+        if path not in self._kept_ids:
+            self._kept_ids[path] = {str(found.id) for found in self.kept[path].messages}
+        return message_id in self._kept_ids[path]
+
+    @cached_property
+    def _kept_ids(self) -> dict[str, set[str]]:
+        return {}
 
     def _leave(
         self, shape: Shape, records: Mapping[str, CallRecord], let_on: Mapping[str, Messages]
@@ -453,7 +471,7 @@ def walk_outline(shape: Shape) -> Iterator[tuple[str, Shape]]:
         yield from walk_outline(child)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AnswerOutcomes:
     """The outcomes of a run's answers. `paths` are the calls that were made."""
 
@@ -495,14 +513,17 @@ class AnswerOutcomes:
         )
 
     def _capture(self, key: str, path: str) -> Captured:
-        read_by = [
-            reader
-            for reader in self.paths
-            if key in self.work.shapes[reader].get("reads", ())
-            and key in self.replay.views[reader].outputs
-            and self.work.writer(key, reader) == path
-        ]
-        return Captured(key=key, path=path, read_by=tuple(read_by))
+        return Captured(key=key, path=path, read_by=tuple(self._readers.get((key, path), ())))
+
+    @cached_property
+    def _readers(self) -> Mapping[tuple[str, str | None], Sequence[str]]:
+        """Return the calls that read what a node captured under a key."""
+        found: dict[tuple[str, str | None], list[str]] = {}
+        for reader in self.paths:
+            for key in self.work.shapes[reader].get("reads", ()):
+                if key in self.replay.views[reader].outputs:
+                    found.setdefault((key, self.work.writer(key, reader)), []).append(reader)
+        return found
 
     def _captured(self, path: str, answer: str) -> Iterator[Captured]:
         for at in self.work.way_up(path):

@@ -9,23 +9,19 @@ import keyword
 import math
 import os
 import shutil
+import socket
 import stat
 import tempfile
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path, PurePosixPath
 from selectors import EVENT_READ, EVENT_WRITE
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from mergepoint.core.text import shown
 from mergepoint.sandbox.bootstrap import MESSAGE
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Mapping
-
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 

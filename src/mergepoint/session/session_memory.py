@@ -16,9 +16,10 @@ from langchain_core.messages import BaseMessage
 from mergepoint.core.errors import SessionError, StepError
 from mergepoint.core.paths import nearest
 from mergepoint.core.strict_yaml import dump
+from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.line_logs import Mark
 from mergepoint.journal.redact import Redact
-from mergepoint.journal.stores import Store, Sync, checked_sync
+from mergepoint.journal.stores import RunHeader, Store, Sync, checked_sync
 from mergepoint.session.entries import (
     ROLES,
     Entry,
@@ -390,6 +391,26 @@ class SessionMemory:
                 self._past.commit(entry)
             if settles:
                 log.write_snapshot(partial(self._snapshot.recent, self._past, self._mark))
+
+
+def records_of(memory: SessionMemory, turn: int) -> tuple[RunHeader, tuple[CallRecord, ...]] | None:
+    """Return header and records of a turn's run, None if it has no journal."""
+    asked, runs = memory.past.asked(turn), memory.runs()
+    if asked is None or not asked.run or not runs.has(asked.run):
+        return None
+    return runs.read(asked.run)
+
+
+def failed_turn(memory: SessionMemory) -> SessionMessage | None:
+    """Return the last turn's message if an error replaced its answer.
+
+    Returns None for a cancelled turn too, because it is over.
+    """
+    end = memory.past.ended(memory.turn)
+    asked = memory.past.asked(memory.turn)
+    if end is None or end.error is None or end.cancelled or asked is None or not asked.run:
+        return None
+    return asked
 
 
 def _count(name: str, given: int | None) -> int | None:

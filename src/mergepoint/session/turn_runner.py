@@ -32,7 +32,6 @@ from mergepoint.engine.run_tree import Result, arun_generation, run_generation
 from mergepoint.engine.runner import ChatRunner
 from mergepoint.journal.call_records import CallRecord, call_messages
 from mergepoint.journal.replay import open_questions
-from mergepoint.journal.stores import RunHeader
 from mergepoint.journal.writer import in_threads, run_off_loop
 from mergepoint.models.identity import ChatModel
 from mergepoint.models.pricing import Price
@@ -45,7 +44,7 @@ from mergepoint.session.entries import (
     execution_content,
 )
 from mergepoint.session.history import check_open, stem_of, view_of
-from mergepoint.session.session_memory import SessionMemory
+from mergepoint.session.session_memory import SessionMemory, records_of
 from mergepoint.tree.decision import Answerer, Question
 from mergepoint.tree.nodes import Loop, Node, Order, root_path, walk
 from mergepoint.tree.policy import Budget
@@ -323,14 +322,6 @@ class TurnInProgress:
             error.add_note(f"and the session could not note it: {other}")
 
 
-def records_of(memory: SessionMemory, turn: int) -> tuple[RunHeader, tuple[CallRecord, ...]] | None:
-    """Return header and records of a turn's run, None if it has no journal."""
-    asked, runs = memory.past.asked(turn), memory.runs()
-    if asked is None or not asked.run or not runs.has(asked.run):
-        return None
-    return runs.read(asked.run)
-
-
 def accepted(memory: SessionMemory, *, text: str, message_id: str | None) -> UserTurn:
     """Accept the user's message, or find it if it was accepted before."""
     memory.refresh()
@@ -365,18 +356,6 @@ def resumable(memory: SessionMemory) -> UserTurn:
         )
     check_open(memory.past, asked.turn)
     return UserTurn(asked, before=True)
-
-
-def failed_turn(memory: SessionMemory) -> SessionMessage | None:
-    """Return the last turn's message if an error replaced its answer.
-
-    Returns None for a cancelled turn too, because it is over.
-    """
-    end = memory.past.ended(memory.turn)
-    asked = memory.past.asked(memory.turn)
-    if end is None or end.error is None or end.cancelled or asked is None or not asked.run:
-        return None
-    return asked
 
 
 def _answer_of(memory: SessionMemory, turn: int) -> SessionMessage | None:

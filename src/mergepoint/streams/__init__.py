@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mergepoint.core.lazy import lazy_names
-from mergepoint.streams.recipe import RecipeRunner, register_recipe_runner
+from mergepoint.report.explanation import Explanation
+from mergepoint.streams.recipe import (
+    RecipeRunner,
+    register_recipe_explainer,
+    register_recipe_runner,
+)
 
 if TYPE_CHECKING:
     from mergepoint.streams.block_context import BlockContext as BlockContext
@@ -68,11 +74,18 @@ if not TYPE_CHECKING:  # to a type checker a module with `__getattr__` has any n
 
 
 def _runner() -> RecipeRunner:
-    from mergepoint.streams import (
-        recipe_runs,  # it imports the engine, which most recipes do without
-    )
+    # Imported late, because it imports the engine, which most recipes do without.
+    from mergepoint.streams import recipe_runs
 
     return recipe_runs
 
 
+def _explainer() -> Callable[..., Explanation]:
+    # Imported late, because it reads trees, which most recipes do without.
+    from mergepoint.streams.recipe_explaining import explain_recipe
+
+    return explain_recipe
+
+
 register_recipe_runner(_runner)
+register_recipe_explainer(_explainer)

@@ -7,10 +7,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
+from langchain_core.runnables import Runnable, RunnableConfig
+from pydantic import BaseModel
 
 from mergepoint.core.errors import (
     AnswerError,
@@ -33,9 +35,7 @@ from mergepoint.engine.callbacks import (
     with_recorder,
     without_recorders,
 )
-from mergepoint.engine.interpreter import Live
-from mergepoint.engine.leaf_calls import TreeCalls
-from mergepoint.engine.run_constants import Facts, given_inputs
+from mergepoint.engine.run_constants import Facts
 from mergepoint.journal.call_records import CallKey, is_refusal, sound_usage
 from mergepoint.models.budget import BudgetSource, NestedBudget
 from mergepoint.models.identity import ChatModel, composed, identity
@@ -52,11 +52,7 @@ from mergepoint.tree.policy import Policy
 from mergepoint.tree.semantics import Messages, evaluate
 from mergepoint.tree.transform import outline, with_overrides
 from mergepoint.tree.tree_yaml import from_yaml, load_yaml, to_yaml
-from mergepoint.tree.validate import check, inputs_of
-
-if TYPE_CHECKING:
-    from langchain_core.runnables import Runnable, RunnableConfig
-    from pydantic import BaseModel
+from mergepoint.tree.validate import check, given_inputs, inputs_of
 
 Check = Callable[[str, Any], str | None]
 
@@ -333,13 +329,17 @@ def tree_runner_of(
         tree = talk.tree if policy is None else _with_policy(talk.tree, policy)
         place = f"{path_of(talk.stage_id)}/{talk.thing_id}/run_{talk.number + 1:02}"
         at = environment.key(join(place, root_path(tree))).path
+        # Imported late: they load LangGraph, which checking a recipe does without.
+        from mergepoint.engine.interpreter import Live
+        from mergepoint.engine.leaf_calls import TreeCalls
+
         spending = Spending(None, environment.prices)
         calls = TreeCalls(model, view=None, spending=spending, settings=settings)
         calls.made_for(tree, at)
         heard = _Heard()
         inputs = given_inputs(inputs_of(tree), talk.inputs, path=at)
         facts = Facts(environment.run_id, environment.host, seed, inputs)
-        live = Live(calls, facts, _config(environment, calls, at, heard), sync=False)
+        live = Live(calls, facts, _config(environment, spending, at, heard), sync=False)
         given = () if talk.message is None else (HumanMessage(content=talk.message),)
         base: Messages = State(given)
         try:
@@ -400,17 +400,17 @@ class _Heard:
 
 
 def _config(
-    environment: CallEnvironment, calls: TreeCalls, at: str, heard: _Heard
+    environment: CallEnvironment, spending: Spending, at: str, heard: _Heard
 ) -> RunnableConfig:
     """Return a config whose recorders also report this tree's calls and apply its budgets."""
     recorders = environment.recorders
     config = without_recorders(environment.config, recorders)
     source: BudgetSource | None = environment.budget
-    if calls.spending.limited:
+    if spending.limited:
         below = f"{at}{SEPARATOR}"
         # A resumed tree has spent money already: its ledger starts from the recorded calls.
         known = recorders[0].journal.records
-        own = calls.spending.ledger(
+        own = spending.ledger(
             one
             for one in known
             if one.key.run == environment.run_id and f"{one.path}/".startswith(below)

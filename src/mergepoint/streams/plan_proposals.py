@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mergepoint.core.errors import Fault, MergepointError, RecipeError
 from mergepoint.core.paths import SEPARATOR, join, nearest
+from mergepoint.journal.call_records import CallRecord
 from mergepoint.models.budget import BudgetLedger
 from mergepoint.models.identity import (
     ChatModel,
@@ -28,11 +29,8 @@ from mergepoint.streams.recipe import Recipe, Stage
 from mergepoint.streams.recipe_yaml import LIBRARY, Library
 from mergepoint.streams.registry import REGISTRY, BlockType, Registry
 from mergepoint.streams.resolved_recipe import PlannedRecipe, PlannedStage, plan
+from mergepoint.streams.thing import Thing
 from mergepoint.tree.policy import LIMITS, Budget
-
-if TYPE_CHECKING:
-    from mergepoint.journal.call_records import CallRecord
-    from mergepoint.streams.thing import Thing
 
 
 def models_of(

@@ -21,6 +21,7 @@ from mergepoint.core.frozen_json import NOTHING, FrozenDict, FrozenList, freeze
 from mergepoint.core.lazy import Displayed
 from mergepoint.core.strict_yaml import YamlDocument
 from mergepoint.models.providers import ModelSettings
+from mergepoint.report.explanation import Explanation
 from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.conditions import MayHold, OpenWhere, Where, is_open
 from mergepoint.streams.grouping import Gather
@@ -187,6 +188,15 @@ class Recipe(Displayed):
         """Run it as a Call of a tree; see `mergepoint.streams.recipe_runs`."""
         return recipe_runner().perform(self, asked, context)
 
+    def explained(self, **options: Any) -> Explanation:
+        """Predict the calls of a run; `mergepoint.explain` describes the options.
+
+        Args:
+            options: Those of `explain`, and `items` (their number), `knobs` and `library`.
+        """
+        (load,) = _explainers
+        return load()(self, **options)
+
     def stage_id(self, number: int) -> str:
         """Return the id of a stage, counted from 1, within this recipe: `best.stage_2.verify`."""
         return f"{self.name}.stage_{number}.{self.stages[number - 1].label}"
@@ -221,6 +231,14 @@ def recipe_runner() -> RecipeRunner:
     """Return the runner of recipes in trees."""
     (load,) = _registered
     return load()
+
+
+_explainers: list[Callable[[], Callable[..., Explanation]]] = []
+
+
+def register_recipe_explainer(load: Callable[[], Callable[..., Explanation]]) -> None:
+    """Register the function that loads `explain_recipe`, whose module imports this one."""
+    _explainers[:] = [load]
 
 
 def knob_problem(name: str) -> str | None:

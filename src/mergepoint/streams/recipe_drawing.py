@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from html import escape
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from mergepoint.core.text import cells, clip, shown, wrap
 from mergepoint.report import svg
@@ -18,9 +19,6 @@ from mergepoint.streams.conditions import as_data
 from mergepoint.streams.model_calls import path_of
 from mergepoint.streams.prompting import asks
 from mergepoint.streams.resolved_recipe import PlannedRecipe, PlannedStage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 
 def stage_lines(planned: PlannedRecipe, depth: int = 0) -> Iterator[str]:

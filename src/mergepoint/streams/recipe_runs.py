@@ -19,8 +19,12 @@ from collections.abc import (
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
+from langchain_core.callbacks import AsyncCallbackManagerForChainRun
+from langchain_core.messages import BaseMessage
+from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import (
     get_async_callback_manager_for_config,
     patch_config,
@@ -35,13 +39,16 @@ from mergepoint.core.paths import SEPARATOR, nearest
 from mergepoint.engine.callbacks import (
     Event,
     Recorder,
+    RunWatch,
     recorders_of,
     with_recorder,
     without_recorders,
 )
+from mergepoint.engine.function_call import Prepared
 from mergepoint.engine.run_constants import new_run_id
 from mergepoint.engine.run_tree import DONE, Result, RunOptions
 from mergepoint.engine.start_and_resume import EXCLUSIVE, named_run
+from mergepoint.journal.call_records import CallKey
 from mergepoint.journal.file_journal import store_at
 from mergepoint.journal.recipe_records import RecipeEnd
 from mergepoint.journal.recorded_answers import ChainedSource, ResumeSource
@@ -56,11 +63,14 @@ from mergepoint.journal.transcript import (
 from mergepoint.journal.writer import call_and_flush, run_off_loop
 from mergepoint.models.budget import BudgetLedger, BudgetSource, NestedBudget, Reservation
 from mergepoint.models.event_loop import run_sync
+from mergepoint.models.identity import ChatModel
 from mergepoint.models.pricing import Prices
 from mergepoint.models.providers import NO_SETTINGS, ModelSettings
 from mergepoint.streams.conditions import canonical, failed
+from mergepoint.streams.executor import RecipeExecutor, Watch
 from mergepoint.streams.model_calls import path_of
-from mergepoint.streams.plan_proposals import statics_of
+from mergepoint.streams.plan_proposals import outline_of, statics_of
+from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.recipe_drawing import to_svg
 from mergepoint.streams.recipe_setup import (
     RecipeSetup,
@@ -71,26 +81,13 @@ from mergepoint.streams.recipe_setup import (
     workflow_of,
     write_end,
 )
+from mergepoint.streams.recipe_yaml import Library
+from mergepoint.streams.registry import Registry
 from mergepoint.streams.resolved_recipe import plan
 from mergepoint.streams.stage_run import check_needs, entered
 from mergepoint.streams.thing import Thing
+from mergepoint.tree.leaves import Method
 from mergepoint.tree.prompts import CallContext, Template, as_text
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from langchain_core.callbacks import AsyncCallbackManagerForChainRun
-    from langchain_core.messages import BaseMessage
-    from langchain_core.runnables import RunnableConfig
-
-    from mergepoint.engine.function_call import Prepared
-    from mergepoint.journal.call_records import CallKey
-    from mergepoint.models.identity import ChatModel
-    from mergepoint.streams.executor import RecipeExecutor, Watch
-    from mergepoint.streams.recipe import Recipe
-    from mergepoint.streams.recipe_yaml import Library
-    from mergepoint.streams.registry import Registry
-    from mergepoint.tree.leaves import Method
 
 TRANSCRIPT: Final = "transcript.json"
 DRAWING: Final = "graph.svg"
@@ -176,6 +173,8 @@ class RecipeRun:
         setup = self.setup
         journal = self._opened() if setup.store is None else await run_off_loop(self._opened)
         trace = RootSpan(setup.planned.recipe.name, self.config)
+        watch = RunWatch(self.run_id, self.config)
+        watch.begin(partial(outline_of, setup.planned))
         try:
             if self.folder is not None:
                 await run_off_loop(self._draw, self.folder)
@@ -197,6 +196,8 @@ class RecipeRun:
             await trace.fail(error)
             raise
         finally:
+            if watch:
+                await run_off_loop(watch.end, self._transcript)
             if not isinstance(journal, MemoryJournal):
                 await run_off_loop(self._close, journal)
 

@@ -57,13 +57,9 @@ from mergepoint.core.paths import select
 from mergepoint.offline.model import LocalChatModel
 
 Content: TypeAlias = (
-    "str | AIMessage | list[str | dict[str, Any]] | dict[str, Any] | BaseModel "
-    "| BaseException | None"
+    str | AIMessage | list[str | dict[str, Any]] | dict[str, Any] | BaseModel | BaseException | None
 )
 """The possible contents of an answer; None is a message with empty content."""
-
-Scripted: TypeAlias = "Content | Answer | Callable[[tuple[BaseMessage, ...]], Any]"
-"""One entry of a script; a callable receives the messages and returns any other of these."""
 
 
 class _Unset(Enum):
@@ -120,6 +116,10 @@ class Answer:
 
     def _text(self) -> object:
         return self.content.content if isinstance(self.content, AIMessage) else self.content
+
+
+Scripted: TypeAlias = Content | Answer | Callable[[tuple[BaseMessage, ...]], Any]
+"""One entry of a script; a callable receives the messages and returns any other of these."""
 
 
 @dataclass(frozen=True)

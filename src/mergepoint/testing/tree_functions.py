@@ -7,8 +7,9 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.messages.tool import tool_call
@@ -18,12 +19,8 @@ from pydantic import BaseModel, PrivateAttr
 
 from mergepoint.core.merge import last_response
 from mergepoint.offline.model import LocalChatModel
+from mergepoint.tree.decision import Question
 from mergepoint.tree.prompts import CallContext, PromptContext, Reads, as_text
-
-if TYPE_CHECKING:
-    from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
-
-    from mergepoint.tree.decision import Question
 
 Line = tuple[str, str]
 """A message as data: role and text."""

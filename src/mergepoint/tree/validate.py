@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mergepoint.core.errors import Fault, TreeError
+from mergepoint.core.errors import Fault, TreeError, locate
 from mergepoint.core.merge import NO_RESPONSE
 from mergepoint.core.paths import nearest
+from mergepoint.core.text import clean
 from mergepoint.tree.leaves import Call, Step, is_node
 from mergepoint.tree.nodes import (
     REQUIRED,
@@ -22,7 +23,7 @@ from mergepoint.tree.nodes import (
     root_path,
     walk,
 )
-from mergepoint.tree.prompts import Reads, keys_in
+from mergepoint.tree.prompts import Reads, copied, keys_in
 from mergepoint.tree.transform import stack_problem
 
 
@@ -85,6 +86,42 @@ def inputs_of(tree: Node) -> tuple[Input, ...]:
         return declared_inputs(tree)
     reads = _known_reads(tree)
     return tuple(Input(key, default=reads.defaults.get(key, REQUIRED)) for key in reads.keys)
+
+
+def given_inputs(declared: Sequence[Input], given: Any, *, path: str) -> dict[str, Any]:
+    """Return the inputs of a run with defaults filled in.
+
+    Raises TreeError that lists every input that is missing, unknown or of another type.
+    """
+    if given is not None and not isinstance(given, Mapping):
+        raise TreeError.of(f"inputs is a mapping of names to values, not {given!r}", path=path)
+    given = dict(given or {})
+    known = {known.name: known for known in declared}
+    faults = [
+        Fault(path, f"input {name!r} is missing; pass inputs={{{name!r}: ...}}")
+        for name, wanted in known.items()
+        if name not in given and wanted.default is REQUIRED
+    ]
+    faults += [
+        Fault(
+            path,
+            f"input {name!r} is not declared{nearest(name, known)}; the tree takes: "
+            f"{', '.join(known) or 'none'}",
+        )
+        for name in given
+        if name not in known
+    ]
+    faults += [
+        Fault(path, f"{problem}; pass one such as inputs={{{name!r}: {known[name].example!r}}}")
+        for name, value in given.items()
+        if name in known and (problem := known[name].problem(value))
+    ]
+    if faults:
+        error = TreeError(faults)
+        locate(error, path, kind="root", name=path.rpartition("/")[2], innermost=True)
+        raise error
+    defaults = {name: wanted.default for name, wanted in known.items() if name not in given}
+    return {name: copied(value) for name, value in clean({**defaults, **given}).items()}
 
 
 def needs_of(tree: Node, path: str) -> tuple[Input, ...]:

@@ -13,19 +13,17 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from langchain_core.retrievers import BaseRetriever
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
 from mergepoint.core.errors import BlockError
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.conditions import CONTENT, failed, value
 from mergepoint.streams.params import NAMED, Params, named, named_problem
 from mergepoint.streams.registry import block
-
-if TYPE_CHECKING:
-    from mergepoint.streams.block_context import BlockContext
-    from mergepoint.streams.thing import Thing
+from mergepoint.streams.thing import Thing
 
 # score(q, d) = sum over the words of q of idf(w) * tf * (k1 + 1) / (tf + k1 * (1 - b + b * n)),
 # where tf is the word's count in the document, n the document's length over the average, and idf(w)

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from math import comb
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from mergepoint.core.errors import BlockError
+from mergepoint.streams.block_context import BlockContext
 from mergepoint.streams.conditions import CONTENT, answer_key, canonical, failed, number, value
 from mergepoint.streams.grouping import Enough, Grouped, decided
 from mergepoint.streams.params import Params
 from mergepoint.streams.registry import block
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-
-    from mergepoint.streams.block_context import BlockContext
-    from mergepoint.streams.thing import Thing
+from mergepoint.streams.thing import Thing
 
 Ties = Literal["first", "random", "best", "undecided"]
 
