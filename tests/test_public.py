@@ -8,14 +8,27 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
+from typing import get_type_hints
 
 import pytest
 
 import mergepoint
+from mergepoint import Block, Step, run_generation
+from mergepoint.journal.file_journal import FileStore
 from tests.docs.pages import PAGES, ROOT
 
-PACKAGES = ("agent", "journal", "report", "sandbox", "session", "streams", "testing")
+PACKAGES = (
+    "agent",
+    "journal",
+    "otel",
+    "report",
+    "sandbox",
+    "session",
+    "streams",
+    "testing",
+    "view",
+)
 PUBLIC = (*PACKAGES, "patterns", r"apps\.chainlit")
 
 
@@ -54,6 +67,21 @@ def test_a_package_gives_the_names_that_type_checkers_see(name: str) -> None:
         assert not isinstance(found, ModuleType)
     with pytest.raises(AttributeError, match=f"module 'mergepoint.{name}' has no attribute 'Blok'"):
         package.Blok  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["", *(f".{one}" for one in PACKAGES), ".patterns"])
+def test_types_of_public_names_can_be_resolved(name: str) -> None:
+    """Hosts that read annotations at run time find every type: none is for checkers only."""
+    package = import_module(f"mergepoint{name}")
+    for public in getattr(package, "__all__", dir(package)):
+        found = getattr(package, public)
+        members = [*vars(found).values(), found] if isinstance(found, type) else [found]
+        for one in members:
+            if not isinstance(one, type | FunctionType):
+                continue
+            # `trees` is a function that hypothesis made, in a module of its own.
+            if one.__module__.startswith("mergepoint") and "<locals>" not in one.__qualname__:
+                get_type_hints(one)
 
 
 def test_pages_import_from_packages() -> None:
@@ -127,9 +155,16 @@ sys.meta_path.insert(0, NotInstalled())
 EXTRAS = {
     "alembic", "anthropic", "blockbuster", "chainlit", "fastapi", "hypothesis", "langchain",
     "langchain_anthropic", "langchain_openai", "langgraph.checkpoint.postgres", "openai", "psycopg",
-    "pydantic_monty", "pytest", "sqlalchemy", "tiktoken", "uvicorn",
+    "opentelemetry", "pydantic_monty", "pytest", "sqlalchemy", "sse_starlette", "starlette",
+    "tiktoken", "uvicorn",
 }  # fmt: skip
-NEED_EXTRAS = {"mergepoint.journal.SqlStore": "sql", "mergepoint.testing.trees": "testing"}
+NEED_EXTRAS = {
+    "mergepoint.journal.SqlStore": "sql",
+    "mergepoint.otel.ExportError": "otel",
+    "mergepoint.otel.SpanRecorder": "otel",
+    "mergepoint.otel.export_run": "otel",
+    "mergepoint.testing.trees": "testing",
+}
 
 
 def without_extras(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -178,3 +213,52 @@ def test_commands_need_no_extra(words: list[str], tmp_path: Path) -> None:
     program = f"from mergepoint.apps.cli.app import main\nsys.argv[1:] = {words!r}\nmain()"
     ended = without_extras(program, tmp_path)
     assert ended.returncode == 0, ended.stderr
+
+
+LOOKING = [
+    "check best_of_n",
+    "graph best_of_n",
+    "explain tree.yaml",
+    "explain best_of_n",
+    "explain best_of_n -o plan.html",
+    "runs --help",
+    "runs list",
+    "runs export one",
+    "diff one two",
+    "sessions list",
+    "view --no-open",
+    "view one --no-open",
+    "view one two --no-open",
+]
+TREE_YAML = """
+name: talk
+nodes:
+  - name: draft
+    prompt: Write a line.
+  - name: revise
+    prompt: Make it shorter.
+"""
+
+
+@pytest.fixture(scope="module")
+def looked_at(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with two runs and the definition of a tree."""
+    folder = tmp_path_factory.mktemp("looked")
+    (folder / "tree.yaml").write_text(TREE_YAML, encoding="utf-8")
+    tree = Block([Step("Write a line.", name="draft")], name="talk")
+    for name in ("one", "two"):
+        run_generation(tree, model="offline", runs=FileStore(folder / "runs"), run_id=name)
+    return folder
+
+
+@pytest.mark.parametrize("words", LOOKING)
+def test_commands_that_run_nothing_load_no_engine(words: str, looked_at: Path) -> None:
+    """LangGraph takes a quarter of a second, which a command that only looks does without."""
+    program = f"""
+import atexit, sys
+from mergepoint.apps.cli.app import main
+atexit.register(lambda: print("langgraph" in sys.modules, file=sys.stderr))
+sys.argv[1:] = {words.split()!r}
+main()"""
+    ended = without_extras(program, looked_at)
+    assert (ended.returncode, ended.stderr.splitlines()[-1:]) == (0, ["False"]), ended.stderr

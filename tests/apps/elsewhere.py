@@ -28,7 +28,7 @@ DECIDED = (
     *("asyncio", "concurrent.futures.process", "ctypes", "multiprocessing.util", "shutil"),
     *("subprocess", "tempfile", "click", "httpx", "hypothesis", "langchain_core.messages"),
     *("langgraph.graph", "langgraph.pregel", "langsmith", "pydantic_monty", "rich.live"),
-    *("sqlalchemy.dialects.sqlite", "typer", "genai_prices"),
+    *("sqlalchemy.dialects.sqlite", "typer", "genai_prices", "sse_starlette"),
 )
 LACKING: dict[ModuleType, tuple[str, ...]] = {
     os: (

@@ -216,6 +216,45 @@ def test_gates_side_by_side_are_asked_together_and_answered_one_by_one() -> None
     assert command("runs", "export", "b").data["outputs"]["dog.text"] == "A dog."
 
 
+@pytest.mark.parametrize("file", ["answer.json", "-"])
+def test_an_answer_can_be_in_a_file(file: str) -> None:
+    """An edit longer than a command line is read from a file, or from stdin."""
+    command("run", "both.py", "--run-id", "b", "-q", "--answer", "cat=approve")
+    text = "A dog. " * 40_000
+    content = json.dumps({"decision": "edit", "text": text})
+    Path("answer.json").write_text(content, encoding="utf-8")
+    resumed = command("resume", "b", "-q", "--answer", f"dog=@{file}", given=content)
+    assert resumed.code == 0, resumed.err
+    assert command("runs", "export", "b").data["outputs"]["dog.text"] == text
+
+
+def test_an_answer_from_a_file_is_printed_in_full() -> None:
+    """The command that resumes the run contains the decision itself: the file may be gone."""
+    Path("later.json").write_text('{"decision": "approve"}', encoding="utf-8")
+    run = planned("-q", "--answer", "iteration_02/approval=@later.json")
+    assert run.code == 4
+    assert """--answer 'iteration_02/approval={"decision": "approve"}'""" in run.err
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "No such file"),
+        ('"approve"', "must contain a JSON object"),
+        ("approve", "Can't read --answer"),
+        ('{"decision": "edit"}', "an edit sets text or outputs"),
+    ],
+)
+def test_a_file_without_an_answer_is_refused(content: str | None, said: str) -> None:
+    """Nothing is run for a file that can't be read or decides nothing."""
+    if content is not None:
+        Path("answer.json").write_text(content, encoding="utf-8")
+    refused = planned("--answer", "approval=@answer.json")
+    assert refused.code == 2
+    assert said in refused.err
+    assert not Path("runs").exists()
+
+
 def test_a_loop_that_comes_to_no_end_is_not_resumed() -> None:
     """A resume would end in the same way, so none is offered; the error says what helps."""
     run = planned("-q", "--answer", "**/approval=reject")
@@ -243,6 +282,23 @@ def test_an_answer_that_cannot_be_is_refused(answer: str, said: str) -> None:
     assert refused.code == 2
     assert said in refused.err
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ('asked={"decision": "edit", "text": "no JSON"}', "the response is structured; give JSON"),
+        ('p/asked={"decision": "edit", "outputs": {"plans": 1}}', "cannot add the output 'plans'"),
+    ],
+)
+def test_an_edit_that_does_not_match_is_refused(answer: str, said: str) -> None:
+    """A resume says what is wrong with an edit before it runs: the run stays as it was."""
+    Path("values.py").write_text(VALUES, encoding="utf-8")
+    assert command("run", "values.py", "--run-id", "v", "-q").code == 4
+    refused = command("resume", "v", "-q", "--answer", answer)
+    assert refused.code == 2
+    assert said in refused.err
+    assert told("runs", "list")[0]["state"] == "waiting"
 
 
 def test_an_answer_without_a_gate_is_refused() -> None:
@@ -326,7 +382,7 @@ def test_an_edited_value_stays_a_value() -> None:
     """Text in the place of a value is read as JSON; what is none is refused with the reason."""
     command("run", "values.py", "--run-id", "v", "-q", "--answer", "asked=approve")
     refused = command("resume", "v", "--answer", 'counted={"decision": "edit", "text": "high"}')
-    assert refused.code == 1
+    assert refused.code == 2
     assert "give JSON" in refused.err
     edit = '{"decision": "edit", "text": "{\\"height\\": 13}"}'
     assert command("resume", "v", "-q", "--answer", f"counted={edit}").code == 0

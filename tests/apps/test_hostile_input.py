@@ -23,7 +23,7 @@ from mergepoint.engine.interpreter import interpret
 from mergepoint.engine.run_tree import run_generation
 from mergepoint.journal.checked_lines import JournalError, encode
 from mergepoint.journal.file_journal import FileStore
-from mergepoint.running import find_target
+from mergepoint.targets import find_target
 from mergepoint.testing.scripted_model import ScriptedModel
 from mergepoint.tree.tree_yaml import from_yaml
 

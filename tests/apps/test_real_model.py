@@ -42,7 +42,7 @@ def test_an_address_of_the_environment_is_kept_for_a_resume(
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)
     about = ("--model", "openai:test", "--budget", "calls=2", "--run-id", "r")
     stopped = command("run", "essay.py", *TOPIC, *about)
-    assert stopped.err.splitlines()[0] == f"4 model calls coming: all to {at(server)}."
+    assert stopped.err.splitlines()[1] == f"4 model calls coming: all to {at(server)}."
     assert f"--base-url 'openai:*={server.url}'" in stopped.err
     monkeypatch.delenv("OPENAI_BASE_URL")
     assert command("resume", "r", "--budget", "calls=4").code == 0
@@ -60,22 +60,27 @@ def test_a_model_behind_a_base_url_answers(server: ModelServer) -> None:
 
 
 def test_coming_calls_are_announced_before_the_first(server: ModelServer) -> None:
-    """The count and the model are the first thing said; without a terminal nobody is asked."""
+    """The prediction, the count and the model come first; without a terminal nobody is asked."""
     run = command("run", "essay.py", *TOPIC, *real(server))
-    assert run.err.splitlines()[0] == f"4 model calls coming: all to {at(server)}."
+    explained = command("explain", "essay.py", *TOPIC, *real(server))
+    assert run.err.splitlines()[0] == explained.out.splitlines()[-1]
+    assert "Predicted: 4 model calls, about " in run.err
+    assert run.err.splitlines()[1] == f"4 model calls coming: all to {at(server)}."
 
 
 def test_calls_that_steps_send_elsewhere_are_counted_apart(server: ModelServer) -> None:
     """Only real models are announced, those of single steps too."""
     run = command("run", "essay.py", *TOPIC, *real(server), "--set", "**/first:model=offline")
-    assert run.err.splitlines()[0] == f"3 model calls coming: all to {at(server)}."
+    assert run.err.splitlines()[1] == f"3 model calls coming: all to {at(server)}."
     models = [step["model"] for step in only_transcript()["steps"]]
     assert models.count("mergepoint:offline") == 1
 
 
 def test_the_offline_model_is_not_announced() -> None:
     """Nothing is paid, so nothing is announced."""
-    assert "coming" not in command("run", "essay.py", *TOPIC).err
+    run = command("run", "essay.py", *TOPIC)
+    assert "coming" not in run.err
+    assert "Predicted" not in run.err
 
 
 def test_quiet_and_yes_say_nothing(server: ModelServer) -> None:

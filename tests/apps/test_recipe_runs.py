@@ -13,11 +13,11 @@ from tests.apps.command import command, on_terminal, plain
 
 from mergepoint.apps.cli.output import FAILED
 from mergepoint.apps.cli.summary import limit_text
-from mergepoint.running import find_target
 from mergepoint.streams.model_calls import path_of
 from mergepoint.streams.recipe_drawing import to_svg
 from mergepoint.streams.recipe_yaml import LIBRARY
 from mergepoint.streams.resolved_recipe import plan
+from mergepoint.targets import find_target
 from mergepoint.testing.server import ModelServer
 from mergepoint.tree.load import recipe_graphs
 from mergepoint.tree.policy import as_budget

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mergepoint.core.errors import RecipeError, TreeError
-from mergepoint.running import find_target
+from mergepoint.targets import find_target
 from mergepoint.tree.load import TargetError, about, graph_file, graph_names
 from mergepoint.tree.nodes import Node, root_path
 

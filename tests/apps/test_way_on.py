@@ -146,7 +146,7 @@ def test_answers_that_were_given_are_given_again() -> None:
 def test_a_run_from_python_is_resumed_by_what_it_was_told(here: Path) -> None:
     """Nothing is on record of how it began, so the line names the tree again."""
     from mergepoint import RunContext, run_generation
-    from mergepoint.running import find_target
+    from mergepoint.targets import find_target
 
     tree = find_target("late.py").tree
     assert tree is not None

@@ -31,6 +31,8 @@ PYTHON: Final = {
     "mergepoint.sandbox": "Runners that execute untrusted code.",
     "mergepoint.journal": "Journals: write, read, check, and convert them to transcripts.",
     "mergepoint.report": "Views and drawings of trees and runs.",
+    "mergepoint.otel": "Spans of OpenTelemetry, from journals and from runs that go on.",
+    "mergepoint.view": "Pages about runs: one HTML file that shows everything.",
     "mergepoint.testing": "Scripted models, cassettes, a model server, and simulated time.",
     "mergepoint.patterns": "Functions that build common trees.",
 }

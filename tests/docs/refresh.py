@@ -16,7 +16,7 @@ from tests.docs.play import Shown, play
 from tests.docs.reference import pages
 
 from mergepoint.report.svg import to_svg
-from mergepoint.running import find_target
+from mergepoint.targets import find_target
 
 
 def drawings() -> dict[str, str]:

@@ -97,3 +97,26 @@ def test_trees_and_results_are_shown_without_a_network(cells: Any) -> None:
         assert [one["output_type"] for one in outputs] == ["execute_result"]
         assert len(outputs[0]["data"]["text/plain"]) < 10_000
         assert {"text/html", "image/svg+xml"} & outputs[0]["data"].keys()
+
+
+def test_recipes_and_transcripts_are_shown_without_a_network(cells: Any) -> None:
+    """Recipes, compiled recipes, transcripts, and results of recipes have rich displays too."""
+    recipe, compiled, transcript, result = cells(
+        "from mergepoint.targets import find_target\nfind_target('best_of_n').recipe",
+        "compile_graph('best_of_n', model='offline')",
+        "run_generation(tree, model='offline', inputs=given).transcript",
+        "run_recipe('best_of_n', ['A title.'], model='offline')",
+    )
+    for outputs in (recipe, compiled, transcript, result):
+        assert [one["output_type"] for one in outputs] == ["execute_result"]
+        assert {"text/html", "image/svg+xml"} & outputs[0]["data"].keys()
+
+
+def test_results_are_data_frames(cells: Any) -> None:
+    """With pandas, results and transcripts are data frames, which a notebook shows as tables."""
+    calls, things = cells(
+        "run_generation(tree, model='offline', inputs=given).to_dataframe()[['path', 'answer']]",
+        "run_recipe('best_of_n', ['A title.'], model='offline').to_dataframe()",
+    )
+    assert "write/draft" in calls[0]["data"]["text/html"]
+    assert "winner" in things[0]["data"]["text/html"]

@@ -11,6 +11,8 @@ from typing import Any, Self
 import httpx
 import socketio
 
+from mergepoint.apps.chainlit.thread_view import XRAY
+
 _OF_STEPS = ("new_message", "update_message", "stream_start", "stream_token", "delete_message")
 
 WAIT = 60.0
@@ -144,9 +146,13 @@ class Tab:
         return listed
 
     def texts(self, *kinds: str) -> list[str]:
-        """Return the texts of what is said, by default by the page, in order of time."""
+        """Return the texts of what is said, by default by the page, in order of time.
+
+        Links to X-rays are no part of what is said.
+        """
         wanted = kinds or ("assistant_message", "system_message")
-        return [one["output"] for one in self.shown() if one["type"] in wanted]
+        texts = [one["output"] for one in self.shown() if one["type"] in wanted]
+        return [text for text in texts if f"]({XRAY}/" not in text]
 
     def shown(self) -> list[dict[str, Any]]:
         """Return what is shown, in order of time."""

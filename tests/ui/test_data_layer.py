@@ -179,9 +179,14 @@ def test_a_thread_is_what_the_session_says(layer: FileDataLayer, sessions: Sessi
             ("run", "on_message", ""),
             ("tool", "Plan", "The plan of Hi."),
             ("assistant_message", "mergepoint", "The answer to Hi."),
+            (
+                "system_message",
+                "mergepoint",
+                f"[How this answer was made](/xray/{THREAD}#run={THREAD}.1&call=chat/answer)",
+            ),
         ]
         assert steps[0]["id"] == memory.get_messages()[0].id
-        assert [one["parentId"] for one in steps[1:]] == [steps[0]["id"], *[steps[1]["id"]] * 3]
+        assert [one["parentId"] for one in steps[1:]] == [steps[0]["id"], *[steps[1]["id"]] * 4]
         for one in steps:  # Chainlit hands over what it shows, and again when it changes
             await layer.create_step(one)
             await layer.update_step(one)
@@ -208,7 +213,7 @@ def test_the_step_around_a_turn_keeps_chainlits_id(
         assert await layer.upsert_feedback(feedback) == key
         steps = {one["id"]: one for one in (await whole(layer))["steps"]}
         assert steps[run]["feedback"] == {"id": key, "forId": run, "value": 1, "comment": "good"}
-        assert sum(one["parentId"] == run for one in steps.values()) == 3
+        assert sum(one["parentId"] == run for one in steps.values()) == 4
         assert "Hi." not in str(sessions.beside("chainlit", THREAD).rows())
         assert await layer.delete_feedback(key)
         assert not await layer.delete_feedback(key)

@@ -361,3 +361,21 @@ def test_a_login_asks_for_a_name(
     button(page, "Sign In").click()
     say(page, "Hi there")
     expect(page.get_by_text(GREETING)).to_be_visible()
+
+
+def test_each_answer_links_to_its_xray(browser: BrowserContext, server: Server) -> None:
+    """The link below an answer opens the session's page at the call that wrote the answer."""
+    page = opened(browser, server.address)
+    say(page, "Hi there")
+    expect(page.get_by_text(GREETING)).to_be_visible()
+    link = page.get_by_role("link", name="How this answer was made")
+    expect(link).to_be_visible()
+    shot(page, "xray-link")
+    with browser.expect_page() as opening:
+        link.click()
+    xray = opening.value
+    xray.locator("body[data-ready]").wait_for()
+    assert xray.url.endswith("&call=agent/respond")
+    expect(xray.locator("h1")).to_contain_text("Hi there")
+    shot(xray, "xray")
+    xray.close()

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 pytest.importorskip("chainlit")
@@ -636,6 +637,12 @@ def test_names_and_passwords_where_they_are_asked_for(starting: Starting, tmp_pa
         assert [one["id"] for one in await ada.threads()] == [ada.thread]
         assert await bob.threads() == []
         assert (await bob.get(f"/project/thread/{ada.thread}")).status_code == 401
+        xray = await ada.get(f"/xray/{ada.thread}")
+        assert (xray.status_code, GREETING in xray.text) == (200, True)
+        async with httpx.AsyncClient(base_url=server.address) as nobody:
+            assert (await nobody.get(f"/xray/{ada.thread}")).status_code == 401
+        for path in (f"/xray/{ada.thread}", "/xray/none"):
+            assert (await bob.get(path)).status_code == 404
         judged = {"forId": ada.named("on_message")["id"], "value": 1, "threadId": ada.thread}
         body = {"feedback": judged, "sessionId": ada.session}
         key = (await ada.send("PUT", "/feedback", body)).json()["feedbackId"]

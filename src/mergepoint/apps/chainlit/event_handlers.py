@@ -23,6 +23,7 @@ from mergepoint.apps.chainlit.security import Attempts, Logins
 from mergepoint.apps.chainlit.shown_step import without_paths
 from mergepoint.apps.chainlit.threads import whole_row
 from mergepoint.apps.chainlit.turn_controller import TurnController
+from mergepoint.apps.chainlit.xray import install_xrays
 
 LOCAL = "local"
 """Identifier of the only user of a server without logins."""
@@ -56,6 +57,7 @@ def install(
         cl.password_auth_callback(_password_check(logins))
     app.middleware("http")(_wait_for_page)
     _check_ids(controller)
+    install_xrays(app, layer)
     handlers = _Handlers(controller, starters)
     cl.set_starters(handlers.offer)
     cl.on_message(handlers.say)

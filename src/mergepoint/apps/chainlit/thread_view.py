@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal
+from urllib.parse import quote
 
 from mergepoint.apps.chainlit.buttons import gate_buttons, interrupted_buttons, retry_buttons
 from mergepoint.apps.chainlit.shown_step import (
@@ -42,6 +43,8 @@ from mergepoint.tree.nodes import Gate, Node
 
 # Chainlit's own name for the step around a turn.
 RUN = "on_message"
+XRAY = "/xray"
+"""Below it, the server has the page of each session (see xray.py)."""
 
 
 class ThreadView:
@@ -75,6 +78,7 @@ class ThreadView:
             *work(data),
             *gates(data),
             *_end_notice(data),
+            *_xray_link(data),
             *_cost(data),
         ]
         return sorted(found, key=lambda one: one.created_at)
@@ -161,11 +165,30 @@ def _shown(
     )
 
 
+def _xray_link(data: TurnData) -> Iterator[ShownStep]:
+    """Yield the link to the page that shows how an answer was made, or why there is none."""
+    end, asked = data.end, data.asked
+    if end is None or asked is None or not asked.run or data.status.live or end.cancelled:
+        return
+    failed = end.error is not None
+    made = [one for one in data.messages if one.role != "user" and one.path]
+    path = str((end.error or {}).get("path") or "") if failed else made[-1].path if made else ""
+    # Parentheses and spaces would end the address of a Markdown link.
+    call = f"&call={quote(path)}" if path else ""
+    address = f"{XRAY}/{quote(data.memory.session_id, safe='')}"
+    where = f"{address}#run={quote(asked.run, safe='')}{call}"
+    words = "What led to this error" if failed else "How this answer was made"
+    at = end.created_at + 2 * MOMENT
+    entry = f"{data.run_id}/xray"
+    link = f"[{words}]({where})"
+    yield _shown(data, entry, "system_message", ASSISTANT, link, at, ended_at=at)
+
+
 def _cost(data: TurnData) -> Iterator[ShownStep]:
     """Yield the costs of a finished turn, below its answer."""
     if data.end is None or data.status.live or not data.run_data.usage.calls:
         return
-    at = data.end.created_at + 2 * MOMENT
+    at = data.end.created_at + 3 * MOMENT
     entry, line, table = f"{data.run_id}/cost", data.run_data.line, data.run_data.table
     yield _shown(data, entry, "llm", line, table, at, ended_at=at, icon="receipt-text")
 

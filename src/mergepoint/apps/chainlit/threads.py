@@ -28,8 +28,7 @@ from mergepoint.apps.chainlit.thread_view import ThreadView
 from mergepoint.apps.chainlit.turn_data import ChainlitIds, ThreadStatus, TurnRun
 from mergepoint.core.errors import SessionError
 from mergepoint.journal.replay import open_questions
-from mergepoint.session.session_memory import SessionBrief, SessionMemory, Sessions
-from mergepoint.session.turn_runner import records_of
+from mergepoint.session.session_memory import SessionBrief, SessionMemory, Sessions, records_of
 from mergepoint.tree.nodes import Node
 
 if TYPE_CHECKING:  # Chainlit writes files when it is imported, and rows don't need it

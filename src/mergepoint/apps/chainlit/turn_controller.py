@@ -33,8 +33,8 @@ from mergepoint.core.errors import MergepointError
 from mergepoint.engine.callbacks import Event
 from mergepoint.journal.call_records import CallRecord
 from mergepoint.session.entries import StepType, execution_content
-from mergepoint.session.session_memory import SessionMemory
-from mergepoint.session.turn_runner import TurnRunner, records_of
+from mergepoint.session.session_memory import SessionMemory, records_of
+from mergepoint.session.turn_runner import TurnRunner
 
 _LEAF_EVENTS = ("step", "call")
 

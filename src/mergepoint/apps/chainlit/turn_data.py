@@ -11,11 +11,11 @@ from langchain_core.messages import BaseMessage
 
 from mergepoint.apps.chainlit.shown_step import escape_directives, fenced, shown_id, truncated
 from mergepoint.apps.cli.output import clock, count, printable
-from mergepoint.apps.cli.run_store import busy_seconds
 from mergepoint.core.paths import SEPARATOR, join
 from mergepoint.core.text import money
 from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.transcript import Usage, usage_of
+from mergepoint.report.run_state import busy_seconds
 from mergepoint.session.entries import StepType, WorkingStep
 from mergepoint.session.session_memory import SessionMemory
 from mergepoint.session.turn_runner import STEP, Artifacts

@@ -7,7 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-from mergepoint.apps.cli import chat, inspect_commands, run, runs, sessions, show
+from mergepoint.apps.cli import (
+    chat,
+    diff,
+    explain,
+    inspect_commands,
+    run,
+    runs,
+    sessions,
+    show,
+    view,
+)
 from mergepoint.apps.cli.framework import GuardedGroup, SectionedCommand, with_options
 from mergepoint.apps.cli.output import EXIT_CODES, REFUSED, put
 
@@ -29,6 +39,9 @@ COMMANDS: Sequence[Entry] = (
         _SEEING,
     ),
     ("show", show.show, "Show a run, a call, or a workflow.", show.EXAMPLES, _SEEING),
+    ("view", view.view, "Open a run as a page.", view.EXAMPLES, _SEEING),
+    ("diff", diff.diff, "Compare two runs.", diff.EXAMPLES, _SEEING),
+    ("explain", explain.explain, "Predict a run and its cost.", explain.EXAMPLES, _SEEING),
     (
         "graph",
         inspect_commands.graph,
@@ -58,7 +71,7 @@ RUNS: Sequence[Entry] = (
     ("tail", runs.tail, "Show records as they are written.", runs.TAIL_EXAMPLES, ""),
     ("check", runs.check, "Find damaged files.", runs.CHECK_EXAMPLES, ""),
     ("repair", runs.repair, "Repair a journal.", runs.REPAIR_EXAMPLES, ""),
-    ("export", runs.export, "Write a transcript.", runs.EXPORT_EXAMPLES, ""),
+    ("export", runs.export, "Write a transcript, or send spans.", runs.EXPORT_EXAMPLES, ""),
 )
 SESSIONS: Sequence[Entry] = (
     ("list", sessions.list_sessions, "List the sessions.", sessions.LIST_EXAMPLES, ""),

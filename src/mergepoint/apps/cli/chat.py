@@ -193,8 +193,8 @@ _STARTERS = (
 
 def _turns(target: str, setup: ChatSetup) -> TurnRunner:
     """Return the runner of a tree that answers. Raises CommandError if it needs inputs."""
-    from mergepoint.running import find_target
     from mergepoint.session.turn_runner import TurnRunner
+    from mergepoint.targets import find_target
     from mergepoint.tree.nodes import REQUIRED
 
     tree = find_target(target).tree

@@ -37,9 +37,9 @@ from mergepoint.models.pricing import Price
 from mergepoint.models.providers import NO_SETTINGS, ModelSettings
 from mergepoint.sandbox.backends import CodeRunner, code_runner
 from mergepoint.session.fact_extraction import learn_facts
-from mergepoint.session.session_memory import SessionMemory, Sessions
+from mergepoint.session.session_memory import SessionMemory, Sessions, failed_turn, records_of
 from mergepoint.session.session_store import sessions_at
-from mergepoint.session.turn_runner import Reply, TurnRunner, failed_turn, records_of
+from mergepoint.session.turn_runner import Reply, TurnRunner
 from mergepoint.tree.policy import Budget
 
 _APPROVALS: Final[Mapping[Approval, tuple[Asked, ...]]] = {

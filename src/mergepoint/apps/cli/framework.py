@@ -31,6 +31,7 @@ from mergepoint.apps.cli.output import (
     REFUSED,
     Declined,
     EndedRun,
+    FailedCommand,
     PipeClosed,
     printable,
     put_json,
@@ -414,6 +415,8 @@ def _facts(error: BaseException) -> tuple[int, dict[str, Any]]:
     # The module of click's errors varies with the version of typer, so ask for their method.
     if hasattr(error, "format_message"):
         return REFUSED, _fact("refused", "UsageError", _usage(error))
+    if isinstance(error, FailedCommand):
+        return FAILED, _fact("failed", type(error.__cause__ or error).__name__, str(error))
     if isinstance(error, MergepointError):
         path = getattr(error, "pipeline_path", "") or None
         return REFUSED, _fact("refused", type(error).__name__, str(error), path=path)
@@ -432,7 +435,7 @@ def _lines(error: BaseException, facts: dict[str, Any]) -> list[str]:
     message = facts["message"]
     if isinstance(error, EndedRun):
         return [*error.head.splitlines(), *error.details]
-    if facts["status"] == "failed":
+    if facts["status"] == "failed" and not isinstance(error, FailedCommand):
         return [
             f"error: {facts['type']}: {message}",
             "  This is a bug in mergepoint. --traceback shows where it comes from.",

@@ -8,7 +8,8 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
 from select import select as select_ready
 from typing import Any, Final
 
@@ -19,7 +20,8 @@ from mergepoint.core.errors import GateOpen, StepError
 from mergepoint.core.merge import State, last_response
 from mergepoint.core.paths import ITERATION, SEPARATOR, of_first_iterations, select
 from mergepoint.journal.call_records import CallRecord
-from mergepoint.journal.replay import check_answers
+from mergepoint.journal.replay import check_answers, open_questions
+from mergepoint.journal.stores import RunHeader
 from mergepoint.models.timeouts import STOP_SIGNAL
 from mergepoint.tree.decision import Decision, Question
 from mergepoint.tree.nodes import Gate, Node, Order, find, root_path, walk
@@ -27,8 +29,41 @@ from mergepoint.tree.validate import feedback_read
 
 # A name can contain "=" too, so the value starts at the last "=" with a valid value after it.
 _ANSWER = re.compile(r"(?P<path>.+?)=(?P<value>[a-z]+|\{.*\})", re.DOTALL)
+_ANSWER_FILE = re.compile(r"(?P<path>.+?)=@(?P<file>.+)", re.DOTALL)
+_STDIN = "-"
 _POLL_SECONDS = 0.1  # seconds
 _CHOICES: Final = {"a": "approve", "e": "edit", "r": "reject", "l": "later"}
+
+
+def with_files_read(given: Sequence[str]) -> tuple[str, ...]:
+    """Return answers with `PATH=@FILE` replaced by the JSON object that the file contains.
+
+    An edit can be longer than a command line takes. Raises CommandError for a file that can't be
+    read or isn't JSON.
+    """
+    return tuple(map(_with_file_read, given))
+
+
+def _with_file_read(text: str) -> str:
+    # An edited text can contain "=@" itself.
+    found = None if _ANSWER.fullmatch(text) else _ANSWER_FILE.fullmatch(text)
+    if found is None:
+        return text
+    try:
+        if found["file"] == _STDIN:
+            content = sys.stdin.read()
+        else:
+            content = Path(found["file"]).read_text(encoding="utf-8")
+        answer = json.loads(content)
+    except (OSError, ValueError, RecursionError) as error:
+        problem = error.strerror if isinstance(error, OSError) else error
+        raise CommandError(f"Can't read --answer {text!r}: {problem}.") from error
+    if not isinstance(answer, dict):
+        raise CommandError(
+            f"--answer {text!r}: the file must contain a JSON object, such as "
+            '{"decision": "edit", "text": "..."}.'
+        )
+    return f"{found['path']}={json.dumps(answer)}"
 
 
 def read_answers(given: Sequence[str], tree: Node) -> dict[str, Any]:
@@ -71,6 +106,28 @@ def check_new_answers(
         check_answers(records, named)
     except StepError as error:
         raise CommandError(f"--answer: {error}") from error
+
+
+def check_edits(
+    answers: Mapping[str, Any], header: RunHeader, records: Sequence[CallRecord], tree: Node
+) -> None:
+    """Raise CommandError for an edit that doesn't match what waits at the recorded gates.
+
+    Otherwise the run would fail at the gate, where a person can't correct the edit anymore.
+    """
+    edits = {
+        selector: decision
+        for selector, answer in answers.items()
+        if (decision := Decision.of(answer)).decision == "edit"
+    }
+    questions = {one.path: one for one in open_questions(header, records, tree)} if edits else {}
+    for selector, decision in edits.items():
+        with suppress(LookupError):  # an edit for a gate that isn't open yet
+            for path in select(selector, [*questions]):
+                try:
+                    questions[path].settled(decision)
+                except StepError as error:
+                    raise CommandError(f"--answer {selector}: {error}") from error
 
 
 def pending_answers(typed: Sequence[str], decided: Collection[str], tree: Node) -> list[str]:

@@ -18,12 +18,10 @@ from mergepoint.apps.cli.run_store import RunStore, StoredRun
 from mergepoint.core.errors import StepError, TreeError
 from mergepoint.core.paths import nearest
 from mergepoint.core.strict_yaml import YamlError, load, load_file
-from mergepoint.engine.run_tree import inputs_passed_again
 from mergepoint.journal.redact import mask
 from mergepoint.journal.stores import masked_inputs
 from mergepoint.models.pricing import Price
 from mergepoint.streams.recipe import Recipe
-from mergepoint.streams.recipe_setup import on_wire
 from mergepoint.streams.thing import Thing
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.load import load_module
@@ -217,6 +215,8 @@ def _tell_masked(options: Sequence[str], note: str = "") -> None:
 
 def tell_masked_items(items: Any, knobs: Mapping[str, Any]) -> None:
     """Report which items and parameters look like keys, and are masked in the journal."""
+    from mergepoint.streams.recipe_setup import on_wire  # it loads LangGraph
+
     listed = items if isinstance(items, list | tuple) else []
     masked = masked_inputs({"items": [on_wire(one) for one in listed], **knobs})
     options = [f"--input {name}={'TEXT' if name == 'items' else 'VALUE'}" for name in masked]
@@ -291,6 +291,8 @@ def check_resumed(run: StoredRun, inputs: Mapping[str, Any], messages: Sequence[
 
     A resume takes only those that are masked in the journal, and these must be the same again.
     """
+    from mergepoint.engine.run_tree import inputs_passed_again  # it loads LangGraph
+
     header, _ = run.read()
     try:
         said = [HumanMessage(content=text) for text in messages]

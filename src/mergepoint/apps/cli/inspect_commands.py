@@ -42,7 +42,7 @@ def list_workflows(*, json: Json = False) -> None:
 
 
 def _trees() -> Iterator[tuple[dict[str, Any], list[str]]]:
-    from mergepoint.running import find_target
+    from mergepoint.targets import find_target
 
     for name in graph_names():
         try:
@@ -186,8 +186,8 @@ def check(
 
 def _size(target: str) -> str:
     """Return the kind and size of a workflow that is valid. Raises MergepointError otherwise."""
-    from mergepoint.running import find_target
     from mergepoint.streams.resolved_recipe import plan
+    from mergepoint.targets import find_target
     from mergepoint.tree.nodes import walk
     from mergepoint.tree.validate import checked
 
@@ -253,7 +253,7 @@ def graph(
 ) -> None:
     """Draw a tree with its merge points, or a recipe. Nothing is run."""
     from mergepoint.apps.cli.inputs import load_blocks
-    from mergepoint.running import find_target
+    from mergepoint.targets import find_target
 
     load_blocks(blocks)
     found = find_target(target)

@@ -18,11 +18,12 @@ from mergepoint.apps.cli.framework import declared, is_unset, words
 from mergepoint.apps.cli.inputs import read_setting
 from mergepoint.apps.cli.options import ModelOptions, RecordedOptions
 from mergepoint.apps.cli.output import CommandError
-from mergepoint.apps.cli.run_store import COMMAND, RunState, StoredRun
+from mergepoint.apps.cli.run_store import FoundRun, StoredRun
 from mergepoint.core.errors import MergepointError, TreeError
 from mergepoint.journal.recipe_records import is_recipe
 from mergepoint.journal.redact import hides
 from mergepoint.models.providers import OFFLINE, ModelSettings
+from mergepoint.report.run_state import COMMAND
 from mergepoint.streams.recipe_yaml import LIBRARY
 from mergepoint.tree.load import GRAPH_FILES, RECIPE_FILE, split_target
 
@@ -164,7 +165,7 @@ def resume_command(
     return " ".join([*start, *_changes(recorded, now), *more])
 
 
-def resume_command_of(state: RunState) -> str | None:
+def resume_command_of(state: FoundRun) -> str | None:
     """Return the command that resumes a run, None for a run that is finished or running."""
     return (
         resume_command(state.run, answers=approving(state.open_gates)) if state.resumable else None

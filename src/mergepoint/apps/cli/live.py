@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -24,9 +24,11 @@ from mergepoint.apps.cli.output import clock, count, printable, stderr_console, 
 from mergepoint.apps.cli.progress import Part, Progress, Row, rows_for
 from mergepoint.core.text import money
 from mergepoint.engine.callbacks import Event
-from mergepoint.streams.recipe_runs import RecipeRun
 from mergepoint.streams.thing import Thing
 from mergepoint.tree.nodes import Gate, Loop
+
+if TYPE_CHECKING:  # it loads LangGraph, which showing a recorded run does without
+    from mergepoint.streams.recipe_runs import RecipeRun
 
 PER_SECOND = 8
 

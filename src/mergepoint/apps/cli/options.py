@@ -21,16 +21,15 @@ from mergepoint.apps.cli.framework import (
     setting,
 )
 from mergepoint.apps.cli.run_store import (
-    JOURNAL,
     LAST,
     RUNS,
-    TRANSCRIPT,
     RunStore,
     database_url,
     run_folders,
 )
 from mergepoint.core.errors import MergepointError
 from mergepoint.journal.checked_lines import read_lines
+from mergepoint.report.run_state import JOURNAL, TRANSCRIPT
 from mergepoint.tree.load import graph_names, recipe_graphs
 
 
@@ -377,7 +376,8 @@ class InputOptions:
         "--answer",
         value=(),
         metavar="PATH=DECISION",
-        help="Decision for the gate at PATH: approve, reject, or a JSON object.",
+        help="Decision for the gate at PATH: approve, reject, a JSON object, or @FILE with one "
+        "('@-' for stdin).",
         default="ask on a terminal; otherwise stop with exit code 4",
         only="tree",
         panel=TREE,

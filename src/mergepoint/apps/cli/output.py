@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from mergepoint.core.errors import MergepointError
 from mergepoint.core.text import clip, shown
+from mergepoint.core.text import clock as clock
+from mergepoint.core.text import count as count
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -35,7 +37,7 @@ EXIT_CODES: Mapping[int, str] = {
     DONE: "The command succeeded.",
     FAILED: "The run failed, or a result of a recipe did.",
     REFUSED: "The command line or its input is invalid; nothing was run.",
-    WRONG: "A check found a problem.",
+    WRONG: "A check found a problem, or 'diff --exit-code' a difference.",
     OPEN: "The run waits for a decision at a gate.",
     INTERRUPTED: "The run was interrupted, or you declined it.",
     PIPE_CLOSED: "The program that reads the output has exited.",
@@ -44,6 +46,10 @@ EXIT_CODES: Mapping[int, str] = {
 
 class CommandError(MergepointError, ValueError):
     """A command that can't be carried out; nothing was run."""
+
+
+class FailedCommand(MergepointError):
+    """A valid command that failed at something outside this program, such as a collector."""
 
 
 class EndedRun(MergepointError):
@@ -269,22 +275,3 @@ def brief(text: str, width: int) -> str:
     """Return the text in one line of at most `width` characters."""
     line = " ".join(printable(text).split())
     return line if len(line) <= width else line[: max(0, width - 1)] + "…"
-
-
-def count(number: int, noun: str) -> str:
-    """Return `1 call`, `2 calls`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def clock(seconds: float | None) -> str:
-    """Return a time in few characters: `0.12s`, `12.3s`, `4m05s`, `1h02m`."""
-    if seconds is None:
-        return ""
-    # The limits are those of rounding: 9.995 would be shown as 10.00s, 59.95 as 60.0s.
-    if seconds < 9.995:
-        return f"{seconds:.2f}s"
-    if seconds < 59.95:
-        return f"{seconds:.1f}s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s"

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Literal
 
-from mergepoint.apps.cli.run_store import tokens_of
 from mergepoint.core.paths import iteration_name, join
 from mergepoint.engine.callbacks import Event, Happening
 from mergepoint.journal.call_records import TOOL, CallRecord
+from mergepoint.report.run_state import tokens_of
 from mergepoint.tree.leaves import Call, Step, short_label
 from mergepoint.tree.nodes import Block, Gate, Loop, Node, children, root_path
 

@@ -45,7 +45,8 @@ from mergepoint.models.event_loop import run_sync
 from mergepoint.models.identity import identity
 from mergepoint.models.providers import ModelSettings
 from mergepoint.offline.model import OfflineModel
-from mergepoint.running import FoundTarget
+from mergepoint.report.explain_text import summary_line
+from mergepoint.report.explaining import explain
 from mergepoint.streams.conditions import failed
 from mergepoint.streams.executor import Watch
 from mergepoint.streams.prompting import asks
@@ -53,6 +54,7 @@ from mergepoint.streams.recipe import Recipe
 from mergepoint.streams.recipe_runs import RecipeOptions, RecipeRun
 from mergepoint.streams.recipe_yaml import Library
 from mergepoint.streams.thing import Thing
+from mergepoint.targets import FoundTarget
 from mergepoint.tree.prompts import as_text
 
 ALL: Final = "*"
@@ -242,6 +244,8 @@ class _Execution:
         limit = run.setup.budget.calls if run.setup.budget is not None else None
         most = run.setup.planned.rails.calls if limit is None else limit
         names = ", ".join(with_address(name, run.setup.settings) for name in models)
+        if not self.recorded and not self.job.origin:
+            self._tell_prediction(items)
         calls = f"{run.setup.planned.recipe.name} calls {names}: {formula}{each}"
         calls += "" if most is None else f", {most:,} at most"
         if self.recorded:
@@ -251,6 +255,19 @@ class _Execution:
             tell(f"{calls}.")
         elif not typer.confirm(f"{calls}. Continue?", err=True):
             raise Declined("No call was made.")
+
+    def _tell_prediction(self, items: int | None) -> None:
+        job = self.job
+        explained = explain(
+            job.recipe,
+            items=1 if items is None else items,
+            knobs=job.knobs,
+            library=job.library,
+            model=job.invocation.model,
+            max_tokens=job.invocation.max_tokens,
+            prices=read_prices(job.invocation.price),
+        )
+        tell(summary_line(explained))
 
     async def _things(self, run: RecipeRun, view: StagesView) -> list[Thing]:
         things: list[Thing] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mergepoint.apps.cli.invocation import Invocation
     from mergepoint.apps.cli.run_store import RunStore, StoredRun
     from mergepoint.apps.cli.tree_run import TreeJob
-    from mergepoint.running import FoundTarget
+    from mergepoint.targets import FoundTarget
     from mergepoint.tree.nodes import Node
 
 DEMO = "image_prompt"
@@ -72,7 +72,7 @@ def run(
     """
     from mergepoint.apps.cli.inputs import load_blocks, origin_of, read_inputs
     from mergepoint.apps.cli.invocation import Invocation, with_environment
-    from mergepoint.running import find_target
+    from mergepoint.targets import find_target
 
     # Blocks first: the recipe's file may name them.
     load_blocks(options.blocks)
@@ -147,7 +147,7 @@ def resume(
     from mergepoint.apps.cli.inputs import check_resumed, load_blocks, read_inputs
     from mergepoint.apps.cli.invocation import resumed
     from mergepoint.journal.recipe_records import is_recipe
-    from mergepoint.running import find_target
+    from mergepoint.targets import find_target
 
     runs = stored.open()
     found_run = runs.find_journal(run)
@@ -195,7 +195,7 @@ def demo(
     """
     from mergepoint.apps.cli.inputs import read_inputs
     from mergepoint.apps.cli.invocation import Invocation, with_environment
-    from mergepoint.running import find_target
+    from mergepoint.targets import find_target
 
     found = find_target(DEMO)
     inputs = read_inputs([], [found.example] if found.example else [])
@@ -232,6 +232,7 @@ def _tree_job(
     Raises CommandError for invalid changes, inputs and answers, and for a model that isn't
     available; TreeError for a tree that is invalid after the changes.
     """
+    from mergepoint.apps.cli.gate_answers import with_files_read
     from mergepoint.apps.cli.inputs import (
         change_tree,
         check_inputs,
@@ -245,6 +246,7 @@ def _tree_job(
 
     assert found.tree is not None  # noqa: S101  (recipes have jobs of another kind)
     more, origin = more or InputOptions(), origin or {}
+    answers_as_typed = with_files_read(more.answer)
     tree, note = change_tree(
         found.tree,
         settings=invocation.set,
@@ -268,20 +270,25 @@ def _tree_job(
         origin=origin,
         budget=read_budget(invocation.budget),
         prices=read_prices(invocation.price),
-        answers=_answers(more, tree, origin),
-        answers_as_typed=more.answer,
+        answers=_answers(answers_as_typed, tree, origin),
+        answers_as_typed=answers_as_typed,
         source=found.file,
         **(settings or {}),
     )
 
 
-def _answers(more: InputOptions, tree: Node, origin: Mapping[str, StoredRun]) -> Mapping[str, Any]:
+def _answers(
+    typed: Sequence[str], tree: Node, origin: Mapping[str, StoredRun]
+) -> Mapping[str, Any]:
     """Return the decisions of --answer. Raises CommandError for those that can't count."""
-    from mergepoint.apps.cli.gate_answers import check_new_answers, read_answers
+    from mergepoint.apps.cli.gate_answers import check_edits, check_new_answers, read_answers
 
-    answers = read_answers(more.answer, tree)
+    answers = read_answers(typed, tree)
     if answers and (before := origin.get("resume") or origin.get("replay")):
-        check_new_answers(answers, before.read()[1], tree)
+        header, records = before.read()
+        check_new_answers(answers, records, tree)
+        if "resume" in origin:
+            check_edits(answers, header, records, tree)
     return answers
 
 
@@ -289,6 +296,7 @@ def _run_tree(job: TreeJob, *, yes: bool, output: OutputOptions) -> None:
     """Announce a run, carry it out, and write the result."""
     from collections import Counter
 
+    from mergepoint.apps.cli.explain import tell_prediction
     from mergepoint.apps.cli.inputs import tell_masked_inputs
     from mergepoint.apps.cli.invocation import model_settings
     from mergepoint.apps.cli.summary import put_result, tell_heading, tell_summary, to_json
@@ -308,13 +316,10 @@ def _run_tree(job: TreeJob, *, yes: bool, output: OutputOptions) -> None:
     # With --reuse and --replay, the journal decides which calls are made.
     if not {"reuse", "replay"} & job.origin.keys():
         calls = calls_by_model(job.tree, job.model, model_settings(job.invocation), answered)
-        announce(
-            calls,
-            most=can_make_fewer_calls(job.tree),
-            yes=yes,
-            quiet=output.quiet,
-            recorded=answered.total(),
-        )
+        if calls and resumed is None and not output.quiet:
+            tell_prediction(job)
+        most, recorded = can_make_fewer_calls(job.tree), answered.total()
+        announce(calls, most=most, yes=yes, quiet=output.quiet, recorded=recorded)
     finished = run_job(job, quiet=output.quiet)
     if output.json:
         put_json(to_json(finished))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -16,6 +16,7 @@ from mergepoint.apps.cli.output import (
     WRONG,
     CommandError,
     Declined,
+    FailedCommand,
     brief,
     clock,
     columns,
@@ -26,20 +27,20 @@ from mergepoint.apps.cli.output import (
     put_row,
     tell,
 )
-from mergepoint.apps.cli.run_store import (
+from mergepoint.apps.cli.run_store import all_runs, read_run
+from mergepoint.core.text import money
+from mergepoint.journal.line_logs import Tail
+from mergepoint.journal.line_logs import follow as followed
+from mergepoint.report.run_state import (
     JOURNAL,
     TRANSCRIPT,
     RunState,
     Unreadable,
-    all_runs,
     ending,
+    first_input,
     local_time,
-    read_run,
-    rejection,
+    outcome,
 )
-from mergepoint.core.text import money
-from mergepoint.journal.line_logs import Tail
-from mergepoint.journal.line_logs import follow as followed
 
 if TYPE_CHECKING:
     from mergepoint.apps.cli.run_store import RunStore, StoredRun
@@ -130,14 +131,14 @@ def _readable(run: RunState | Unreadable, describe: Callable[[RunState | Unreada
         return describe(run)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         problem = f"invalid content ({type(error).__name__}: {error})"
-        return describe(Unreadable(run.run, problem))
+        return describe(Unreadable(run.name, problem))
 
 
 def _facts(run: RunState | Unreadable) -> dict[str, Any]:
     if not isinstance(run, RunState):
-        return {"run_id": run.run.run_id, "state": "damaged", "problem": run.problem}
+        return {"run_id": run.name, "state": "damaged", "problem": run.problem}
     return {
-        "run_id": run.run.run_id,
+        "run_id": run.name,
         "state": run.status,
         "created_at": run.transcript.created_at,
         "graph": run.graph,
@@ -160,11 +161,11 @@ def _facts(run: RunState | Unreadable) -> dict[str, Any]:
 
 def _row(run: RunState | Unreadable) -> Row:
     if not isinstance(run, RunState):
-        return (run.run.run_id, "", "damaged", *[""] * (len(_HEAD) - 3))
+        return (run.name, "", "damaged", *[""] * (len(_HEAD) - 3))
     first, *others = [*run.models, ""]
     more = f" +{len(others) - 1}" if len(others) > 1 else ""
     return (
-        run.run.run_id,
+        run.name,
         brief(run.graph, _WIDEST_GRAPH),
         run.status,
         f"{run.answered:,}" if run.total is None else f"{run.answered:,}/{run.total:,}",
@@ -180,36 +181,9 @@ def _summary(run: RunState | Unreadable) -> str:
     """Return the first words of the input, and of the result or the error."""
     if not isinstance(run, RunState):
         return brief(run.problem, _WORDS)
-    asked = brief(_first_input(run), 40)
-    said = " ".join(part for part in _outcome(run) if part)
+    asked = brief(first_input(run), 40)
+    said = " ".join(part for part in outcome(run) if part)
     return f"{asked} -> {brief(said, _WORDS)}" if asked and said else asked or brief(said, _WORDS)
-
-
-def _first_input(run: RunState) -> str:
-    """Return the first input, or else the newest message: earlier ones are the thread's history."""
-    inputs = [words_of(value) for value in run.transcript.inputs.values()]
-    messages = [str(one.text) for one in reversed(run.transcript.messages) if one.type == "human"]
-    return next((words for words in [*inputs, *messages] if words.strip()), "")
-
-
-def words_of(value: object) -> str:
-    """Return an input as text; for items of a recipe, their contents."""
-    if isinstance(value, list):
-        return ", ".join(map(words_of, value))
-    return str(value["content"] if isinstance(value, dict) and "content" in value else value)
-
-
-def _outcome(run: RunState) -> Iterator[str]:
-    """Yield the error or the result of a run, and its failures."""
-    if run.status in ("failed", "unfinished", "waiting", "interrupted"):
-        said = ending(run.transcript.error)
-        yield said.removeprefix(f"{run.status}: ").removeprefix(f"{run.status} ")
-    elif run.status == "rejected":
-        yield rejection(run.transcript)
-    elif run.status == "done":
-        yield run.transcript.text
-    if run.failures:
-        yield f"({run.failures})"
 
 
 def tail(
@@ -328,6 +302,7 @@ REPAIR_EXAMPLES = ("mergepoint runs repair last", "mergepoint runs repair last -
 EXPORT_EXAMPLES = (
     "mergepoint runs export last | jq -r .steps[].response",
     "mergepoint runs export last --to transcript.json",
+    "mergepoint runs export last --otlp http://localhost:4318",
 )
 
 _STDOUT = Path("-")
@@ -497,18 +472,56 @@ def export(
     to: Annotated[
         Path, option("--to", metavar="FILE", help="File to write, or '-' for stdout.")
     ] = _STDOUT,
+    otlp: Annotated[
+        str | None,
+        option("--otlp", metavar="URL", help="Collector to send spans to, by OTLP over HTTP."),
+    ] = None,
+    content: Annotated[
+        bool, option("--content", help="Send prompts, answers, and messages of errors too.")
+    ] = False,
     stored: StoreOptions,
 ) -> None:
     """Write the transcript of a run's journal as JSON, also of a run that was killed.
 
     An unfinished run has no text and no outputs. Its error is of type "GateOpen" if only decisions
     are missing, otherwise of type "Unfinished".
+
+    With --otlp, the run is sent as spans of OpenTelemetry instead, and the ID of its trace goes to
+    stdout. It needs the extra otel. A collector's headers come from the variable
+    OTEL_EXPORTER_OTLP_HEADERS.
     """
+    found = stored.open().find_journal(run)
+    if otlp is not None:
+        if to != _STDOUT:
+            raise CommandError("Can't use --otlp and --to together: pass a collector or a file.")
+        _send(found, otlp, content=content)
+        return
+    if content:
+        raise CommandError("--content needs --otlp: a transcript always has prompts and answers.")
+    _write(found, to)
+
+
+def _send(run: StoredRun, url: str, *, content: bool) -> None:
+    """Send the spans of a run to a collector, and write the id of their trace to stdout."""
+    # The extra otel need not be installed for the other commands.
+    from mergepoint.otel import ExportError, export_run, trace_id
+    from mergepoint.otel.export import exporter_at
+
+    exporter_at(url).shutdown()  # an address that is none is an invalid request, and no failure
+    try:
+        sent = export_run(run.run_id, url, runs=run.store, content=content)
+    except ExportError as error:
+        raise FailedCommand(str(error)) from error
+    put(trace_id(run.run_id))
+    tell(f"Sent {count(sent, 'span')} of run {run.run_id} to {url}.")
+
+
+def _write(run: StoredRun, to: Path) -> None:
+    """Write the transcript of a run to a file, or to stdout."""
     from mergepoint.journal.call_records import to_json_value
     from mergepoint.journal.transcript import transcript_of, write_transcript
 
-    found = stored.open().find_journal(run)
-    transcript = transcript_of(*found.read())
+    transcript = transcript_of(*run.read())
     if to == _STDOUT:
         put_json(to_json_value(transcript.to_json()))
         return

@@ -72,7 +72,7 @@ def open_sessions(sessions: str) -> SessionStore:
     return sessions_at(sessions)
 
 
-def _named(place: SessionStore, session: str) -> str:
+def named_session(place: SessionStore, session: str) -> str:
     """Return the id of a session. Raises CommandError for `last` without any session."""
     if session != LAST:
         return session
@@ -123,7 +123,7 @@ def show(
 ) -> None:
     """Show the conversation of a session, and with --steps the work on each answer."""
     place = open_sessions(sessions)
-    memory = place.open(_named(place, session))
+    memory = place.open(named_session(place, session))
     if turn is not None and turn > memory.turn:
         raise CommandError(
             f"--turn {turn}: session {memory.session_id} has only {memory.turn} turns."
@@ -142,7 +142,7 @@ def show(
         lines += message_lines(one for one in said if one.role == "assistant")
         for line in lines:
             put(line)
-    if resume := _resume_command(memory):
+    if resume := session_resume_command(memory):
         put(f"resume: {resume}")
 
 
@@ -151,12 +151,12 @@ def chat_command(memory: SessionMemory, options: Sequence[str]) -> str:
     return " ".join(["mergepoint chat --resume", memory.session_id, *options])
 
 
-def _resume_command(memory: SessionMemory) -> str | None:
+def session_resume_command(memory: SessionMemory) -> str | None:
     """Return the command that resumes the last turn, None if it has an answer.
 
     Without a run of the turn, the options of the chat are unknown.
     """
-    from mergepoint.session.turn_runner import failed_turn, records_of
+    from mergepoint.session.session_memory import failed_turn, records_of
 
     left = memory.unfinished or failed_turn(memory)
     if left is None:
@@ -191,7 +191,7 @@ def export(
 ) -> None:
     """Write a whole session as YAML, in the documented schema."""
     place = open_sessions(sessions)
-    text = place.open(_named(place, session)).export()
+    text = place.open(named_session(place, session)).export()
     if to is None:
         put(text.rstrip("\n"))
         return
@@ -220,7 +220,9 @@ def check(
     if bool(session) == every:
         raise CommandError("Name the sessions to check, or use --all.")
     ids = [one.session_id for one in place.sessions()] if every else session or []
-    found = {name: check_session(name, sessions=place) for name in (_named(place, n) for n in ids)}
+    found = {
+        name: check_session(name, sessions=place) for name in (named_session(place, n) for n in ids)
+    }
     if json:
         put_json([_facts(name, flaws) for name, flaws in found.items()])
     else:
@@ -255,7 +257,7 @@ def repair(
     from mergepoint.session.session_store import check_session, repair_session
 
     place = open_sessions(sessions)
-    name = _named(place, session)
+    name = named_session(place, session)
     flaws = check_session(name, sessions=place)
     if flaws and not json:
         for flaw in flaws:

@@ -30,18 +30,19 @@ from mergepoint.apps.cli.output import (
     put_row,
     put_shown,
 )
-from mergepoint.apps.cli.run_store import LAST, ending, local_time, read_run, rejection, tokens_of
-from mergepoint.apps.cli.runs import words_of
+from mergepoint.apps.cli.run_store import LAST, read_run
 from mergepoint.core.paths import is_file
 from mergepoint.core.text import money
+from mergepoint.report.run_state import ending, local_time, rejection, tokens_of, words_of
 from mergepoint.tree.load import TargetError, about
 
 if TYPE_CHECKING:
     from mergepoint.apps.cli.live import LiveTree
-    from mergepoint.apps.cli.run_store import RunState, RunStore
+    from mergepoint.apps.cli.run_store import FoundRun, RunStore
     from mergepoint.journal.call_records import CallRecord
     from mergepoint.journal.transcript import Transcript
-    from mergepoint.running import FoundTarget
+    from mergepoint.report.run_state import RunState
+    from mergepoint.targets import FoundTarget
     from mergepoint.tree.nodes import Node
 
 EXAMPLES = (
@@ -132,7 +133,7 @@ def _show_workflow(
 
 
 def _workflow_or_refuse(target: str, runs: RunStore) -> FoundTarget:
-    from mergepoint.running import find_target
+    from mergepoint.targets import find_target
 
     try:
         return find_target(target)
@@ -367,7 +368,7 @@ class PathCalls:
         return sum(known) if known else None if self.last is None else self.last.cost
 
 
-def _show_run(state: RunState, *, json: bool) -> None:
+def _show_run(state: FoundRun, *, json: bool) -> None:
     """Show the inputs and the progress of a run: every path, with or without an answer."""
     from mergepoint.journal.recipe_records import is_recipe
 
@@ -401,15 +402,15 @@ def _live(state: RunState) -> LiveTree:
     return shown
 
 
-def _facts(state: RunState) -> dict[str, Any]:
+def _facts(state: FoundRun) -> dict[str, Any]:
     from mergepoint.apps.cli.gate_answers import recorded_question
     from mergepoint.apps.cli.invocation import resume_command_of
 
     transcript = state.transcript
     return {
         "run_id": state.run_id,
-        "folder": None if state.run.folder is None else str(state.run.folder),
-        "store": str(state.run.store),
+        "folder": None if state.folder is None else str(state.folder),
+        "store": str(state.store),
         "state": state.status,
         "created_at": transcript.created_at,
         "seed": transcript.seed,
@@ -441,7 +442,7 @@ def _call(at: PathCalls) -> dict[str, Any]:
     }
 
 
-def _head(state: RunState) -> Iterator[tuple[str, str]]:
+def _head(state: FoundRun) -> Iterator[tuple[str, str]]:
     from mergepoint.apps.cli.invocation import resume_command_of
 
     transcript = state.transcript
@@ -466,11 +467,11 @@ def _head(state: RunState) -> Iterator[tuple[str, str]]:
     yield from _given(state)
     if transcript.messages:
         yield "messages", count(len(transcript.messages), "message")
-    if state.run.folder is None:
-        yield "stored in", str(state.run.store)
+    if state.folder is None:
+        yield "stored in", str(state.store)
     else:
-        files = sorted(file.name for file in state.run.folder.iterdir() if file.is_file())
-        yield "files", f"{state.run.folder}: {', '.join(files)}"
+        files = sorted(file.name for file in state.folder.iterdir() if file.is_file())
+        yield "files", f"{state.folder}: {', '.join(files)}"
     if resume := resume_command_of(state):
         yield "resume", resume
 

@@ -21,11 +21,12 @@ from mergepoint.apps.cli.output import (
     tell,
     tell_fact,
 )
-from mergepoint.apps.cli.run_store import DRAWING, TRANSCRIPT, StoredRun, rejection
+from mergepoint.apps.cli.run_store import DRAWING, StoredRun
 from mergepoint.core.errors import BudgetExceeded
 from mergepoint.core.text import money
 from mergepoint.journal.call_records import CallRecord, is_tool
 from mergepoint.journal.transcript import Transcript, Usage, usage_of
+from mergepoint.report.run_state import TRANSCRIPT, rejection
 from mergepoint.tree.nodes import Node, walk
 from mergepoint.tree.prompts import as_text
 from mergepoint.tree.validate import keys_read

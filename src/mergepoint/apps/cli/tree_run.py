@@ -46,7 +46,7 @@ from mergepoint.apps.cli.output import (
     tell,
 )
 from mergepoint.apps.cli.progress import Progress
-from mergepoint.apps.cli.run_store import DRAWING, ROUNDS_USED, TRANSCRIPT, RunStore, StoredRun
+from mergepoint.apps.cli.run_store import DRAWING, RunStore, StoredRun
 from mergepoint.apps.cli.summary import Finished, raised_budget, spent_now
 from mergepoint.core.errors import BudgetExceeded, GateOpen, MergepointError, TreeError
 from mergepoint.core.paths import of_first_iterations
@@ -61,6 +61,7 @@ from mergepoint.models.pricing import Price
 from mergepoint.models.providers import ModelSettings, resolve_model
 from mergepoint.models.timeouts import GRACE, stop_signal
 from mergepoint.offline.model import OfflineModel
+from mergepoint.report.run_state import ROUNDS_USED, TRANSCRIPT
 from mergepoint.report.svg import to_svg
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Loop, Node, children, root_path, walk

@@ -1,0 +1,78 @@
+"""`mergepoint view --serve`: the pages of a store on this machine, live, with answers at gates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mergepoint.apps.cli.output import put, put_json_line, tell
+from mergepoint.apps.cli.run_store import VARIABLE, RunStore
+from mergepoint.session.session_memory import Sessions
+from mergepoint.view.gate_resume import ResumeCommand
+from mergepoint.view.live_pages import Address
+from mergepoint.view.server import ViewServer, serve
+from mergepoint.view.stored_pages import StoredPages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedStore:
+    """The runs and sessions that are served.
+
+    `page` returns the data of a page, and `first` is the page that is opened. `url` is the address
+    of a database as it was given, with its password; None for a folder.
+    """
+
+    runs: RunStore
+    sessions: Sessions | None
+    page: Callable[[Address], Mapping[str, Any]]
+    first: Address
+    url: str | None = None
+
+    def resume(self, run_id: str, path: str) -> ResumeCommand:
+        """Return the command that resumes a run with the answer at a gate, which it reads."""
+        run = self.runs.get(run_id)
+        answer = ("--answer", f"{path}=@-", "--yes", "--quiet", "--json")
+        if run.folder is None:
+            # The command line is shown to everybody on the machine, and a URL can have a password.
+            url = {} if self.url is None else {VARIABLE: self.url}
+            return ResumeCommand(["resume", *answer, "--", run_id], url)
+        folder = run.folder.resolve()
+        return ResumeCommand(["resume", "--out", str(folder.parent), *answer, "--", str(folder)])
+
+
+def serve_pages(
+    served: ServedStore, *, port: int, opens: Callable[[str], object] | None, json: bool
+) -> None:
+    """Serve until Ctrl-C, which ends it with exit code 0.
+
+    Args:
+        served: What to serve.
+        port: Port; 0 for any free port.
+        opens: Opens an address in a browser; None if nobody wants one.
+        json: Whether to print the address as JSON.
+
+    Raises:
+        NoSuchPage: The first page doesn't exist.
+        ServeError: The extra isn't installed, or the port is in use.
+    """
+    pages = StoredPages(served.runs.store, served.sessions, page=served.page)
+    # Now, and not in the browser, a person is told that there is no such run.
+    pages.state(served.first)
+
+    def ready(address: str) -> None:
+        page = address.rstrip("/") + served.first.path
+        if json:
+            put_json_line({"address": page, "runs": str(served.runs)})
+            return
+        put(page)
+        tell(f"It shows the runs in {served.runs}, and takes answers at gates; Ctrl-C ends it")
+        if opens is not None:
+            opens(page)
+
+    def stopped(run_ids: list[str]) -> None:
+        for run_id in run_ids:
+            tell(f"Run {run_id} is interrupted: it finishes the calls in progress")
+            tell(f"  resume: mergepoint resume {served.runs.get(run_id).name}")
+
+    serve(ViewServer(pages=pages, resume=served.resume, port=port), ready=ready, stopped=stopped)
