@@ -33,6 +33,7 @@ PYTHON: Final = {
     "mergepoint.report": "Views and drawings of trees and runs.",
     "mergepoint.otel": "Spans of OpenTelemetry, from journals and from runs that go on.",
     "mergepoint.view": "Pages about runs: one HTML file that shows everything.",
+    "mergepoint.scale": "Batches: many inputs through one tree or recipe.",
     "mergepoint.testing": "Scripted models, cassettes, a model server, and simulated time.",
     "mergepoint.patterns": "Functions that build common trees.",
 }

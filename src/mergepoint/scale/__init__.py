@@ -1,0 +1,22 @@
+"""Batches: many inputs through one tree or recipe, on one machine or on many."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mergepoint.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from mergepoint.scale.protocol import BatchEngine as BatchEngine
+    from mergepoint.scale.protocol import BatchError as BatchError
+    from mergepoint.scale.protocol import BatchInput as BatchInput
+    from mergepoint.scale.protocol import BatchResult as BatchResult
+    from mergepoint.scale.protocol import RunSpec as RunSpec
+
+__all__ = ["BatchEngine", "BatchError", "BatchInput", "BatchResult", "RunSpec"]
+
+_HOMES = {
+    "mergepoint.scale.protocol": "BatchEngine BatchError BatchInput BatchResult RunSpec",
+}
+if not TYPE_CHECKING:  # to a type checker a module with `__getattr__` has any name
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES)
