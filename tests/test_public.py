@@ -193,26 +193,46 @@ for package in ("mergepoint", *(f"mergepoint.{name}" for name in NAMES)):
         assert f"[{extra}]" in missing[name]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--help"],
-        ["chat", "-m", "Hello."],
-        ["check", "best_of_n"],
-        ["demo"],
-        ["graph", "best_of_n"],
-        ["list"],
-        ["run", "best_of_n", "A title for a poster."],
-        ["runs", "list"],
-        ["sessions", "list"],
-    ],
-    ids=" ".join,
-)
-def test_commands_need_no_extra(words: list[str], tmp_path: Path) -> None:
-    """After a plain installation the commands of the documentation work."""
-    program = f"from mergepoint.apps.cli.app import main\nsys.argv[1:] = {words!r}\nmain()"
-    ended = without_extras(program, tmp_path)
+# One process for all commands of a test: to start Python and mergepoint takes longer than most of
+# them. A command ends by SystemExit.
+EACH = """
+import sys
+from mergepoint.apps.cli.app import main
+for words in {commands!r}:
+    sys.argv[1:] = words
+    try:
+        main()
+        code = 0
+    except SystemExit as ended:
+        code = ended.code or 0
+    print("ended", words, code, "langgraph" in sys.modules, file=sys.stderr)
+"""
+WORKING = [
+    ["--help"],
+    ["list"],
+    ["check", "best_of_n"],
+    ["graph", "best_of_n"],
+    ["demo"],
+    ["run", "best_of_n", "A title for a poster."],
+    ["runs", "list"],
+    ["chat", "-m", "Hello."],
+    ["sessions", "list"],
+]
+
+
+def ends(commands: list[list[str]], folder: Path) -> list[str]:
+    """Return how commands ended: words, exit code, and whether LangGraph was loaded by then."""
+    ended = without_extras(EACH.format(commands=commands), folder)
     assert ended.returncode == 0, ended.stderr
+    lines = [line for line in ended.stderr.splitlines() if line.startswith("ended ")]
+    assert len(lines) == len(commands), ended.stderr
+    return lines
+
+
+def test_commands_need_no_extra(tmp_path: Path) -> None:
+    """After a plain installation the commands of the documentation work."""
+    found = [line.rpartition(" ")[0] for line in ends(WORKING, tmp_path)]
+    assert found == [f"ended {words} 0" for words in WORKING]
 
 
 LOOKING = [
@@ -251,14 +271,7 @@ def looked_at(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("words", LOOKING)
-def test_commands_that_run_nothing_load_no_engine(words: str, looked_at: Path) -> None:
+def test_commands_that_run_nothing_load_no_engine(looked_at: Path) -> None:
     """LangGraph takes a quarter of a second, which a command that only looks does without."""
-    program = f"""
-import atexit, sys
-from mergepoint.apps.cli.app import main
-atexit.register(lambda: print("langgraph" in sys.modules, file=sys.stderr))
-sys.argv[1:] = {words.split()!r}
-main()"""
-    ended = without_extras(program, looked_at)
-    assert (ended.returncode, ended.stderr.splitlines()[-1:]) == (0, ["False"]), ended.stderr
+    commands = [words.split() for words in LOOKING]
+    assert ends(commands, looked_at) == [f"ended {words} 0 False" for words in commands]
