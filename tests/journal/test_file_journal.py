@@ -554,7 +554,7 @@ def test_a_record_that_was_not_flushed_is_not_kept(
 def test_an_unknown_way_to_sync_is_refused(tmp_path: Path) -> None:
     """The error lists what there is, and no file is left."""
     wrong: Any = "never"
-    with pytest.raises(ValueError, match="sync is one of 'edges', 'record', not 'never'"):
+    with pytest.raises(ValueError, match="sync is one of 'edges', 'record', 'off', not 'never'"):
         FileJournal.create(tmp_path / "x.jsonl", HEADER, sync=wrong)
     assert list(tmp_path.iterdir()) == []
 

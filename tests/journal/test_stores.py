@@ -358,7 +358,7 @@ def test_a_closed_journal_takes_no_record(store: Store) -> None:
 
 def test_an_unknown_way_to_sync_is_refused(place: Place) -> None:
     """The error lists what there is."""
-    with pytest.raises(ValueError, match="sync is one of 'edges', 'record', not 'never'"):
+    with pytest.raises(ValueError, match="sync is one of 'edges', 'record', 'off', not 'never'"):
         place.store(sync="never")
 
 

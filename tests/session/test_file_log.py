@@ -445,7 +445,7 @@ def test_a_platform_without_file_locks_is_told(
 def test_what_is_written_can_be_flushed_with_every_record(tmp_path: Path) -> None:
     """`sync` is checked when the place is named, and either way holds the same."""
     wrong: Any = "never"
-    with pytest.raises(ValueError, match="sync is one of 'edges', 'record', not 'never'"):
+    with pytest.raises(ValueError, match="sync is one of 'edges', 'record', 'off', not 'never'"):
         FileSessions(tmp_path, sync=wrong)
     memory = filled(FileSessions(tmp_path, sync="record").create("s"))
     assert shown(FileSessions(tmp_path).open("s")) == shown(memory)

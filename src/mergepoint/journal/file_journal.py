@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from mergepoint.journal.call_records import CallRecord, record_from_plain, record_to_plain
+from mergepoint.journal.call_records import CallRecord, record_from_plain
 from mergepoint.journal.checked_lines import (
     FileLines,
     JournalError,
@@ -29,8 +29,15 @@ from mergepoint.journal.checked_lines import (
     starts_line,
     unlock_file,
 )
+from mergepoint.journal.group_commit import (
+    GroupedJournal,
+    GroupWriter,
+    LineWrite,
+    by_journal,
+    encode_at,
+)
 from mergepoint.journal.recorded_answers import outcomes
-from mergepoint.journal.redact import Redact, encode_safe
+from mergepoint.journal.redact import Redact
 from mergepoint.journal.stores import (
     FORMAT,
     RunHeader,
@@ -42,7 +49,6 @@ from mergepoint.journal.stores import (
     unknown_run,
     without_starts,
 )
-from mergepoint.journal.writer import Writer
 
 
 def read_journal(path: Path) -> tuple[RunHeader, tuple[CallRecord, ...]]:
@@ -85,17 +91,13 @@ def load(path: Path) -> tuple[RunHeader, tuple[CallRecord, ...], FileLines]:
 _START = f'{{"format":"{FORMAT}'.encode()
 
 
-class FileJournal:
+class FileJournal(GroupedJournal):
     """A journal in a file that one process writes at a time; use `create` or `open`.
 
     After `append` returns, the record survives a crash of the process. To survive a power failure,
-    the file is flushed at its creation, at failed calls, at gates and when it is closed
-    (`sync="edges"`), or after every record (`sync="record"`). It is safe to write from several
-    threads. Secrets are masked in the file; `redact` is a hook that may change its texts (see
-    `mergepoint.journal.redact`).
+    the file is flushed as `Sync` says. It is safe to write from several threads. Secrets are masked
+    in the file; `redact` is a hook that may change its texts (see `mergepoint.journal.redact`).
     """
-
-    keyed = True
 
     def __init__(
         self,
@@ -107,18 +109,16 @@ class FileJournal:
         redact: Redact | None,
         *,
         end: int = 0,
+        writer: GroupWriter | None = None,
     ) -> None:
         self.path = path
-        self.header = header
         self._file = file
-        self._records = list(records)
         self._sync = sync
-        self._redact = redact
-        self._owner = os.getpid()
         self._end = end  # offset of the next line; asking the file would release the GIL
         self._torn = False  # a write at `_end` has started and not succeeded
         self._lock = threading.Lock()
-        self.writer = Writer()
+        writer = writer or GroupWriter(commit_to_files)
+        super().__init__(writer, header, records, place=str(path), redact=redact)
 
     @classmethod
     def create(
@@ -128,18 +128,19 @@ class FileJournal:
         *,
         sync: Sync = "edges",
         redact: Redact | None = None,
+        writer: GroupWriter | None = None,
     ) -> Self:
         """Create the journal of a new run, and its folder if it is missing.
 
         A file that a crash left without a complete header is overwritten, since nothing is recorded
-        there.
+        there. `writer` is that of the journal's store.
 
         Raises:
             JournalError: The file already contains a run, or the header has values that are not
                 JSON.
         """
         plain = header.to_plain()
-        line = _encoded(plain, redact, path)
+        line = encode_at(path, "the header of the run", plain, redact)
         parse_line(path, "line 1", FORMAT, RunHeader.from_plain, plain)
         made = [folder for folder in path.parents if not folder.exists()]
         with file_errors("create", path):
@@ -147,11 +148,11 @@ class FileJournal:
             file = _claimed(path, sync)
             try:
                 os.ftruncate(file.fileno(), 0)
-                journal = cls(path, file, header, (), sync, redact)
-                journal._write(line, flush=True)
+                journal = cls(path, file, header, (), sync, redact, writer=writer)
+                journal.write(line, flush=sync != "off")
                 # A new file survives a power failure only if the folders that name it are flushed
                 # as well.
-                for folder in {path.parent, *(one.parent for one in made)}:
+                for folder in {path.parent, *(one.parent for one in made)} if sync != "off" else ():
                     flush_folder(folder)
             except BaseException:
                 file.close()
@@ -160,8 +161,17 @@ class FileJournal:
         return journal
 
     @classmethod
-    def open(cls, path: Path, *, sync: Sync = "edges", redact: Redact | None = None) -> Self:
+    def open(
+        cls,
+        path: Path,
+        *,
+        sync: Sync = "edges",
+        redact: Redact | None = None,
+        writer: GroupWriter | None = None,
+    ) -> Self:
         """Open a journal to append to it, and cut off an unfinished write.
+
+        `writer` is that of the journal's store.
 
         Raises:
             JournalError: Another process writes the run, or the file was changed.
@@ -178,72 +188,49 @@ class FileJournal:
             except BaseException:
                 file.close()
                 raise
-        return cls(path, file, header, outcomes(records), sync, redact, end=lines.good)
+        found = outcomes(records)
+        return cls(path, file, header, found, sync, redact, end=lines.good, writer=writer)
 
-    @property
-    def records(self) -> tuple[CallRecord, ...]:
-        """Return all records in the order in which they were written."""
-        with self._lock:
-            return tuple(self._records)
+    def write_group(self, group: Sequence[LineWrite]) -> None:
+        """Write the lines of a group, all or none. Raises JournalError."""
+        every = self._sync == "record"
+        edge = self._sync == "edges" and any(write.record.at_edge for write in group)
+        self.write(b"".join(write.line for write in group), flush=every or edge)
 
-    def append(self, record: CallRecord) -> None:
-        """Write one record: completely, or not at all.
-
-        Raises JournalError if it is not written, as on a full disk. Earlier records stay, and later
-        appends work once there is room.
-        """
-        if record.key.run != self.header.run_id:
-            raise JournalError(
-                f"{self.path} is the journal of run {self.header.run_id!r}, the record of "
-                f"{record.key.full_path} is of run {record.key.run!r}; give each run its own"
-            )
-        # Outside the lock, since a redact hook may take long.
-        line = _encoded(record_to_plain(record), self._redact, self.path, record)
-        with self._lock:
-            self._write(line, flush=self._sync == "record" or record.at_edge)
-            if not record.begun:
-                self._records.append(record)
-
-    def close(self) -> None:
+    def release(self) -> None:
         """Flush the file and unlock it; a second call does nothing."""
-        try:
-            # First, because records that wait in the writer's queue need the open file.
-            self.writer.close()
-        finally:
-            self._close()
-
-    def _close(self) -> None:
+        # A forked child has a copy of the file: it must not flush or unlock the parent's journal,
+        # nor wait for a lock that a thread of the parent held.
+        if not self.is_own:
+            self._file.close()
+            return
         with self._lock, file_errors("flush", self.path):
             if self._file.closed:
                 return
             try:
-                # A forked child has a copy of the file: it must not flush or unlock the parent's
-                # journal.
-                if self._owner == os.getpid():
-                    self._mend()
+                self._mend()
+                if self._sync != "off":
                     os.fsync(self._file.fileno())
-                    unlock_file(self._file)
+                unlock_file(self._file)
             finally:
                 self._file.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _write(self, line: bytes, *, flush: bool) -> None:
-        if self._file.closed or self._owner != os.getpid():
-            ours = self._owner == os.getpid()
-            state = "is closed" if ours else "belongs to the process that opened it"
+    def write(self, lines: bytes, *, flush: bool) -> None:
+        """Write lines at the end of the file, all or none. Raises JournalError."""
+        if self._file.closed or not self.is_own:
+            state = "is closed" if self.is_own else "belongs to the process that opened it"
             raise JournalError(f"{self.path} {state}; to continue, open it with FileJournal.open")
+        with self._lock:
+            self._write(lines, flush=flush)
+
+    def _write(self, lines: bytes, *, flush: bool) -> None:
         if self._torn:
             with file_errors("write to", self.path):
                 self._mend()
         # Set before the write: an exception that a signal handler raises leaves it set too.
         self._torn = True
         file = self._file.fileno()
-        self._end = append_lines(file, self.path, line, end=self._end, flush=flush)
+        self._end = append_lines(file, self.path, lines, end=self._end, flush=flush)
         self._torn = False
 
     def _mend(self) -> None:
@@ -267,16 +254,14 @@ def has_begun(path: Path) -> bool:
     return line.endswith(b"\n") or not starts_line(line, _START)
 
 
-def _encoded(
-    plain: dict[str, Any], redact: Redact | None, path: Path, record: CallRecord | None = None
-) -> bytes:
-    try:
-        return encode_safe(plain, redact)
-    except JournalError as error:
-        what = (
-            "the header of the run" if record is None else f"the record of {record.key.full_path}"
-        )
-        raise JournalError(f"{path}: {what} cannot be written: {error}") from error
+def commit_to_files(group: Sequence[LineWrite]) -> None:
+    """Commit a group of records of any number of journals in files: one write for each file."""
+    for journal, writes in by_journal(group).items():
+        try:
+            journal.write_group(writes)
+        except Exception as error:  # noqa: BLE001  (only this file's writes have failed)
+            for write in writes:
+                write.error = error
 
 
 def _opened(path: Path, sync: Sync, flags: int = 0) -> LockableFile:
@@ -329,6 +314,7 @@ class FileStore:
         self.folder = Path(folder)
         self.sync = checked_sync(sync)
         self.redact = redact
+        self._writer = GroupWriter(commit_to_files)
 
     def create(self, header: RunHeader) -> FileJournal:
         """Create the journal of a new run, and its folder if it is missing.
@@ -338,11 +324,11 @@ class FileStore:
         if self.has(header.run_id):
             raise known_run(self, header.run_id)
         path = self._path(header.run_id)
-        return FileJournal.create(path, header, sync=self.sync, redact=self.redact)
+        return FileJournal.create(path, header, **self._options())
 
     def open(self, run_id: str) -> FileJournal:
         """Open a run to append to it. Raises JournalError if it is missing, locked, or changed."""
-        return FileJournal.open(self._found(run_id), sync=self.sync, redact=self.redact)
+        return FileJournal.open(self._found(run_id), **self._options())
 
     def read(self, run_id: str) -> tuple[RunHeader, tuple[CallRecord, ...]]:
         """Return header and records of a run; its file is neither locked nor changed.
@@ -373,6 +359,9 @@ class FileStore:
 
     def __str__(self) -> str:
         return str(self.folder)
+
+    def _options(self) -> dict[str, Any]:
+        return {"sync": self.sync, "redact": self.redact, "writer": self._writer}
 
     def _path(self, run_id: str) -> Path:
         return self.folder_of(run_id) / JOURNAL

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
 
-from mergepoint.journal.call_records import CallRecord, record_from_plain, record_to_plain
+from mergepoint.journal.call_records import CallRecord, record_from_plain
 from mergepoint.journal.checked_lines import JournalError, check_format, parse_line
+from mergepoint.journal.group_commit import GroupedJournal, GroupWriter, LineWrite, encode_at
 from mergepoint.journal.line_logs import Tail, decode_line
 from mergepoint.journal.recorded_answers import outcomes
-from mergepoint.journal.redact import Redact, encode_safe
+from mergepoint.journal.redact import Redact
 from mergepoint.journal.sql_database import (
     Database,
     IntegrityError,
@@ -33,22 +32,19 @@ from mergepoint.journal.stores import (
     unknown_run,
     without_starts,
 )
-from mergepoint.journal.writer import Writer
 
 _METADATA = sql.MetaData()
 RUN_TABLES = LineTables(_METADATA, first="mergepoint_runs", rest="mergepoint_records", key="run_id")
 RUNS, RECORDS = RUN_TABLES.first, RUN_TABLES.rest
 
 
-class SqlJournal:
+class SqlJournal(GroupedJournal):
     """The journal of a run that this process has locked; SqlStore returns it.
 
     After `append` returns, the record survives a crash of the process. Against a power failure,
     PostgreSQL flushes each record, and SQLite flushes as a file does (see `Sync`). It is safe to
     write from several threads.
     """
-
-    keyed = True
 
     def __init__(
         self,
@@ -59,84 +55,52 @@ class SqlJournal:
         sync: Sync,
         redact: Redact | None,
         *,
+        writer: GroupWriter,
         rows: int = 0,
     ) -> None:
-        self.header = header
-        self.place = f"run {header.run_id!r} in {database.name}"
         self._database = database
         self._run_lock = lock
-        self._records = list(records)
         self._rows = rows
         self._sync = sync
-        self._redact = redact
-        self._owner = os.getpid()
         self._closed = False
         self._lock = threading.Lock()
-        self.writer = Writer()
+        place = f"run {header.run_id!r} in {database.name}"
+        super().__init__(writer, header, records, place=place, redact=redact)
 
-    @property
-    def records(self) -> tuple[CallRecord, ...]:
-        """Return all records in the order in which they were written."""
+    def write_group(self, group: Sequence[LineWrite]) -> None:
+        """Write the lines of a group."""
+        self._check()
         with self._lock:
-            return tuple(self._records)
+            for write in group:
+                # Counted here: if another process writes the run without its lock, the numbers
+                # collide in the primary key, and the second writer fails instead of mixing two
+                # runs.
+                self._write(self._rows + 1, write.line)
+                self._rows += 1
+                if write.record.at_edge:
+                    self._flush()
 
-    def append(self, record: CallRecord) -> None:
-        """Write one record: completely, or not at all.
-
-        Raises JournalError if it is not written. If the database was full or busy, later appends
-        work. If the connection was lost, resume the run, because another process may have locked
-        it.
-        """
-        if record.key.run != self.header.run_id:
-            raise JournalError(
-                f"{self.place}: the record of {record.key.full_path} is of run "
-                f"{record.key.run!r}; give each run a journal of its own"
-            )
-        what = f"the record of {record.key.full_path}"
-        line = safe_line(record_to_plain(record), self._redact, self.place, what)
-        with self._lock:
-            self._check()
-            # Counted here: if another process writes the run without its lock, the numbers collide
-            # in the primary key, and the second writer fails instead of mixing two runs.
-            self._write(self._rows + 1, line)
-            self._rows += 1
-            if not record.begun:
-                self._records.append(record)
-            if record.at_edge:
-                self._flush()
-
-    def close(self) -> None:
+    def release(self) -> None:
         """Flush the journal and unlock the run; a second call does nothing."""
-        try:
-            self.writer.close()
-        finally:
-            self._close()
-
-    def _close(self) -> None:
+        # A forked child shares the connection: what it sends would end the parent's session.
+        if not self.is_own:
+            self._closed = True
+            return
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-            # A forked child shares the connection: what it sends would end the parent's session.
-            if self._owner != os.getpid():
-                return
             try:
                 if not self._run_lock.connection.invalidated:
                     self._flush()
             finally:
                 self._run_lock.close(self._database)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _check(self) -> None:
         state = ""
         if self._closed:
             state = "is closed"
-        elif self._owner != os.getpid():
+        elif not self.is_own:
             state = "belongs to the process that opened it"
         elif self._run_lock.connection.invalidated:
             state = "has lost its connection, and with it its hold on the run"
@@ -170,12 +134,13 @@ def flush(connection: sql.Connection, database: Database, sync: Sync) -> None:
         connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)")
 
 
-def safe_line(plain: dict[str, Any], redact: Redact | None, place: str, what: str) -> bytes:
-    """Return plain data as a line without secrets. Raises JournalError with the place."""
-    try:
-        return encode_safe(plain, redact)
-    except JournalError as error:
-        raise JournalError(f"{place}: {what} cannot be written: {error}") from error
+def commit_to_database(group: Sequence[LineWrite]) -> None:
+    """Commit a group of records of any number of journals in a database."""
+    for write in group:
+        try:
+            write.journal.write_group([write])  # type: ignore[attr-defined]
+        except Exception as error:  # noqa: BLE001  (only this write has failed)
+            write.error = error
 
 
 class SqlStore:
@@ -203,6 +168,7 @@ class SqlStore:
         self.sync = checked_sync(sync)
         self.redact = redact
         self._database = Database(address, tables=_METADATA)
+        self._writer = GroupWriter(commit_to_database)
 
     def create(self, header: RunHeader) -> SqlJournal:
         """Create the journal of a new run, and file and tables if they are missing.
@@ -211,7 +177,8 @@ class SqlStore:
         """
         run_id = checked_run_id(header.run_id)
         plain = header.to_plain()
-        line = safe_line(plain, self.redact, f"run {run_id!r} in {self}", "the header of the run")
+        place = f"run {run_id!r} in {self}"
+        line = encode_at(place, "the header of the run", plain, self.redact)
         # Read back before it is written: a header that cannot be read fails now, and not when the
         # run is resumed.
         parse_line(str(self), "its header", FORMAT, RunHeader.from_plain, plain)
@@ -224,7 +191,8 @@ class SqlStore:
         except BaseException:
             lock.close(self._database)
             raise
-        return SqlJournal(self._database, lock, header, (), self.sync, self.redact)
+        args = self._database, lock, header, (), self.sync, self.redact
+        return SqlJournal(*args, writer=self._writer)
 
     def open(self, run_id: str) -> SqlJournal:
         """Open a run to append to it. Raises JournalError if it is missing, locked, or changed."""
@@ -237,7 +205,7 @@ class SqlStore:
             raise
         args = self._database, lock, header, outcomes(records), self.sync, self.redact
         # All rows count, also the starts of calls that `outcomes` omits.
-        return SqlJournal(*args, rows=len(records))
+        return SqlJournal(*args, writer=self._writer, rows=len(records))
 
     def read(self, run_id: str) -> tuple[RunHeader, tuple[CallRecord, ...]]:
         """Return header and records of a run; it is neither locked nor changed.

@@ -228,7 +228,16 @@ class MemoryJournal:
                 self._records.append(record)
 
 
-Sync = Literal["edges", "record"]
+Sync = Literal["edges", "record", "off"]
+"""When a store flushes written records to the disk, so that they survive a power failure.
+
+- `"edges"`: at the begin and end of a run, at failed calls and at gates.
+- `"record"`: every record, before its answer is used. A group of records that are written together
+  is flushed once.
+- `"off"`: never; the operating system writes them to the disk within seconds to minutes.
+
+Records survive a crash of the process with each of them.
+"""
 
 
 class RunJournal(Journal, Protocol):
@@ -253,7 +262,7 @@ class Store(Protocol):
 
     @property
     def sync(self) -> Sync:
-        """Return when writes are flushed: at the edges of a run, or with every record."""
+        """Return when writes are flushed, see `Sync`."""
         ...
 
     @property

@@ -1,8 +1,7 @@
 """Writing to journals from an event loop: in a thread, in order, acknowledged before use.
 
-A write to a file or a database may wait for a disk or a lock, and would block the whole loop. So
-each journal has a writer: one thread to which the loop hands records. They are written in the order
-in which they were handed over. Before code uses an answer, it awaits the write of its record.
+Journals of a store share a writer, whose thread writes their records in groups (`group_commit`).
+Before code uses an answer, it awaits the write of its record.
 
 Shared code calls `append_record` instead of `Journal.append`. In sync code this appends. Async code
 runs the same functions with `call_and_flush` or `FlushedContext`, in which `append_record` hands
@@ -12,108 +11,18 @@ the record to the writer.
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
-from collections import deque
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from functools import partial
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from mergepoint.journal.call_records import CallRecord
+from mergepoint.journal.group_commit import GroupedJournal
 from mergepoint.journal.stores import Journal
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class Writer:
-    """The thread that writes one journal's records, started with the first."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[_Write] = deque()
-        self._lock = threading.Lock()
-        self._failed: Exception | None = None
-        self._thread: ThreadPoolExecutor | None = None
-        self._owner = os.getpid()
-
-    def submit(self, work: Callable[[], None], *, awaited: bool = True) -> asyncio.Future[None]:
-        """Hand over a write on an event loop; its future is done when all writes up to it are.
-
-        The error of a write that is not awaited is raised by the next awaited one. Writes are in
-        order: when an answer is recorded, everything handed over before it is too.
-        """
-        if self._owner != os.getpid():
-            self._forget_parent()
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="mergepoint-writer")
-        write = _Write(work, awaited)
-        self._waiting.append(write)
-        return asyncio.get_running_loop().run_in_executor(self._thread, self._finish, write)
-
-    def close(self) -> None:
-        """Write the rest, and end the thread. Raises the error of a write that was not awaited."""
-        if self._owner != os.getpid():
-            self._forget_parent()
-        # The rest is written here and not awaited: the loop may be closed already.
-        thread, self._thread = self._thread, None
-        self._write_up_to(None)  # waits for a write that has left the queue and still runs
-        if thread is not None:
-            # Its queued tasks find their writes done, and return.
-            thread.shutdown(wait=False)
-        self._raise_failed()
-
-    def _forget_parent(self) -> None:
-        """Reset the writer in a forked process: thread, queue and lock are its parent's.
-
-        The parent's thread may hold the lock at the fork, so nothing would release it in the child.
-        """
-        self._thread, self._waiting, self._lock = None, deque(), threading.Lock()
-        self._owner = os.getpid()
-
-    def _finish(self, last: _Write) -> None:
-        self._write_up_to(last)
-        if not last.awaited:
-            return
-        if last.error is not None:
-            raise last.error
-        if self._failed is not None:
-            self._raise_failed()
-
-    def _write_up_to(self, last: _Write | None) -> None:
-        """Write what waits, in order, up to one write or all of it.
-
-        One task may finish several queued writes; the later tasks then find theirs done.
-        """
-        with self._lock:
-            while self._waiting and not (last is not None and last.done):
-                write = self._waiting.popleft()
-                try:
-                    write.work()
-                except BaseException as error:  # noqa: BLE001  (raised where the write is awaited)
-                    write.error = error
-                    if not write.awaited and isinstance(error, Exception):
-                        self._failed = self._failed or error
-                write.done = True
-
-    def _raise_failed(self) -> None:
-        error, self._failed = self._failed, None
-        if error is not None:
-            raise error
-
-
-@dataclass(slots=True)
-class _Write:
-    """One write, and its outcome."""
-
-    work: Callable[[], None]
-    awaited: bool
-    done: bool = False
-    error: BaseException | None = None
 
 
 class PendingWrites:
@@ -151,17 +60,16 @@ def append_record(journal: Journal, record: CallRecord, *, later: bool = False) 
         record: The record.
         later: Hand over a record that no answer depends on, in any async code.
     """
-    writer: Writer | None = getattr(journal, "writer", None)
     # Not get_running_loop(): without a loop it raises, which every sync call would pay for.
-    loop = None if writer is None else asyncio._get_running_loop()
-    if writer is None or loop is None:
+    loop = asyncio._get_running_loop()
+    if loop is None or not isinstance(journal, GroupedJournal):
         journal.append(record)
         return
     pending = _PENDING.get()
     if pending is not None and pending.loop is loop:
-        pending.writes.append(writer.submit(partial(journal.append, record)))
+        pending.writes.append(journal.submit(record))
     elif later:
-        writer.submit(partial(journal.append, record), awaited=False)
+        journal.submit_unawaited(record)
     else:
         journal.append(record)
 
