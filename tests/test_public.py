@@ -24,6 +24,7 @@ PACKAGES = (
     "otel",
     "report",
     "sandbox",
+    "scale",
     "session",
     "streams",
     "testing",

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from mergepoint.core.errors import RecipeError
 from mergepoint.core.paths import is_file, nearest
-from mergepoint.core.strict_yaml import YamlError, load_file
+from mergepoint.core.strict_yaml import YamlDocument, YamlError, load, load_file
 from mergepoint.streams.recipe import Recipe
-from mergepoint.streams.recipe_yaml import LIBRARY, Library, load_recipe
+from mergepoint.streams.recipe_yaml import LIBRARY, Library, load_recipe, recipe_from_yaml
 from mergepoint.streams.resolved_recipe import with_plan
 from mergepoint.tree.leaves import is_node
 from mergepoint.tree.load import (
@@ -24,7 +25,7 @@ from mergepoint.tree.load import (
     split_target,
 )
 from mergepoint.tree.nodes import Node
-from mergepoint.tree.tree_yaml import load_yaml
+from mergepoint.tree.tree_yaml import from_yaml, load_yaml
 
 EXAMPLE_FILE = "inputs.yaml"
 
@@ -119,15 +120,36 @@ def _in_file(file: Path, attribute: str) -> FoundTarget:
         raise with_plan(error, library=library) from None
 
 
+def target_in_text(text: str, *, source: str = "<text>") -> FoundTarget:
+    """Return the tree or recipe that YAML text describes, without a file.
+
+    Its tools must be importable by the interpreter, and the recipes that it names bundled.
+
+    Raises TreeError or RecipeError with all problems, by line.
+    """
+    if not _has_recipe_keys(lambda: load(text, source=source), lambda: text):
+        return FoundTarget(from_yaml(text, source=source))
+    try:
+        return FoundTarget(recipe_from_yaml(text, source=source))
+    except RecipeError as error:
+        raise with_plan(error, library=LIBRARY) from None
+
+
 def _is_recipe(file: Path) -> bool:
     if file.name == RECIPE_FILE:
         return True
+    return _has_recipe_keys(
+        lambda: load_file(file), lambda: file.read_text(encoding="utf-8", errors="replace")
+    )
+
+
+def _has_recipe_keys(document: Callable[[], YamlDocument], text: Callable[[], str]) -> bool:
     try:
-        value = load_file(file).value
+        value = document().value
         keys = set(value) if isinstance(value, dict) else set()
     except YamlError:
         # Its reader will refuse it: the keys decide whether as a tree or as a recipe.
-        keys = set(_TOP_LEVEL_KEY.findall(file.read_text(encoding="utf-8", errors="replace")))
+        keys = set(_TOP_LEVEL_KEY.findall(text()))
     return not keys.isdisjoint(_RECIPE_KEYS)
 
 

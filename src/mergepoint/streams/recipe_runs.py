@@ -111,7 +111,9 @@ class RecipeOptions(RunOptions, total=False):
 class RecipeRun:
     """One run of a recipe as a function, created by `of`.
 
-    `of` reports every problem that can be known before anything is written or called.
+    `of` reports every problem that can be known before anything is written or called. A `member` is
+    one of many runs with the same setup: it has no transcript and no drawing, and is resumed only
+    with the same items and seed.
     """
 
     setup: RecipeSetup
@@ -125,6 +127,8 @@ class RecipeRun:
     services: RunServices | None = None
     executor: RecipeExecutor | None = None
     recorded_end: RecipeEnd | None = None
+    member: bool = False
+    resumed_records: int = 0
 
     @classmethod
     def of(
@@ -275,7 +279,11 @@ class RecipeRun:
         if store is None:
             return self.journal
         if self.resumes:
-            self.journal = self.setup.resume_journal(store, self.run_id, self.items)
+            same_seed = self.setup.seed if self.member else None
+            self.journal = self.setup.resume_journal(
+                store, self.run_id, self.items, same_seed=same_seed
+            )
+            self.resumed_records = len(self.journal.records)
             if self.items is None:
                 self.items = self._recorded_items(self.journal)
         else:
@@ -283,7 +291,7 @@ class RecipeRun:
                 # Both the header and the run read the items: an iterator can be read only once.
                 self.items = list(self.items or ())
             self.journal = self.setup.create_journal(store, self.run_id, self.items)
-        self.folder = store.folder_of(self.run_id)
+        self.folder = None if self.member else store.folder_of(self.run_id)
         return self.journal
 
     def _recorded_items(self, journal: RunJournal) -> list[Thing]:
