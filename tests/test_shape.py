@@ -80,7 +80,7 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 
 OF_EXTRAS = {
     "models/responses.py": "openai",
-    "journal/sql_database": "sql",
+    "journal/sql_engines.py": "sql",
     "otel/": "otel",
     "testing/": "testing",
     "view/server.py": "view",

@@ -17,7 +17,8 @@ import sqlalchemy as sql
 
 from mergepoint.journal.checked_lines import encode, read_lines
 from mergepoint.journal.file_journal import FileStore
-from mergepoint.journal.sql_journal import RECORDS, RUN_TABLES, RUNS, SqlStore
+from mergepoint.journal.run_tables import RECORDS, RUN_TABLES, RUNS
+from mergepoint.journal.sql_journal import SqlStore
 from mergepoint.journal.stores import Store
 
 LOCAL = "postgresql+psycopg://postgres@127.0.0.1:5432/test"

@@ -12,13 +12,16 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sql
 from tests.journal.places import Place, engine_at, place_of, postgres
+from tests.journal.processes import started
 from tests.journal.test_stores import HEADER, begun, record
 
 from mergepoint.core.errors import MergepointError, install_command
 from mergepoint.journal.call_records import record_to_plain
 from mergepoint.journal.checked_lines import JournalError, encode
 from mergepoint.journal.file_journal import FileStore, store_at
-from mergepoint.journal.sql_journal import RECORDS, RUNS, SqlJournal, SqlStore
+from mergepoint.journal.leases import FileLeases
+from mergepoint.journal.run_tables import RECORDS, RUNS
+from mergepoint.journal.sql_journal import SqlStore
 from mergepoint.journal.stores import Store
 
 
@@ -122,7 +125,7 @@ def test_a_record_after_a_refused_one_goes_in(lite: SqlStore, tmp_path: Path) ->
     """A full database refuses a record whole, and takes later ones once there is room."""
     with lite.create(HEADER) as journal:
         journal.append(record("a"))
-        connection = _connection(journal)
+        connection = _connection(lite)
         connection.exec_driver_sql("PRAGMA max_page_count = 1")
         with pytest.raises(
             JournalError, match=r"database or disk is full; its earlier records are"
@@ -134,57 +137,45 @@ def test_a_record_after_a_refused_one_goes_in(lite: SqlStore, tmp_path: Path) ->
     assert [one.path for one in lite.read("r1")[1]] == ["a", "c"]
 
 
-def test_a_lost_connection_is_a_lost_hold(tmp_path: Path) -> None:
-    """Writing never goes on over a new connection, which would not hold the run."""
-    with place_of("postgresql", tmp_path) as place:
-        journal = place.store().create(HEADER)
-        assert isinstance(journal, SqlJournal)
-        journal.append(record("a"))
-        pid = _connection(journal).exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
-        with engine(place).connect() as connection:
-            connection.execute(sql.text(f"SELECT pg_terminate_backend({pid})"))
-        with pytest.raises(JournalError, match="cannot write record 2 of run 'r1'"):
-            journal.append(record("b"))
-        with pytest.raises(JournalError, match="has lost its connection, and with it its hold"):
-            journal.append(record("b"))
-        journal.close()
-        with place.store().open("r1") as again:
-            again.append(record("b"))
-        assert [one.path for one in place.store().read("r1")[1]] == ["a", "b"]
-
-
-def test_the_holder_is_named(tmp_path: Path) -> None:
-    """In PostgreSQL the error names the server's process, which an administrator can end."""
-    with place_of("postgresql", tmp_path) as place:
-        journal = place.store().create(HEADER)
-        assert isinstance(journal, SqlJournal)
-        pid = _connection(journal).exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
-        with pytest.raises(JournalError, match=rf"another session \(server process {pid}[,)]"):
+def test_the_holder_is_named(place: Place) -> None:
+    """The error names process and host, which an administrator can look at."""
+    script = """
+with store_at(sys.argv[1]).create(header("r1")):
+    print("open", flush=True)
+    sys.stdin.read()
+"""
+    with started(script, place.address) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+        told = rf"another process \(pid {process.pid} on host '.+'\); wait until it has"
+        with pytest.raises(JournalError, match=told):
             place.store().open("r1")
-        journal.close()
 
 
 def test_a_lock_file_goes_with_its_run(lite: SqlStore, tmp_path: Path) -> None:
-    """The file that holds a run in SQLite is there while the run is, and no longer."""
-    with lite.create(HEADER):
-        assert (tmp_path / "runs.db.r1.lock").exists()
+    """A process has one lock file in SQLite, however many runs it writes, until the last ends."""
+    with lite.create(HEADER), lite.create(begun("r2")):
+        lock = tmp_path / f"runs.db.{lite.leases.worker}.lock"
+        assert list(tmp_path.glob("*.lock")) == [lock]
     assert [file.name for file in tmp_path.iterdir()] == ["runs.db"]
 
 
 def test_sqlite_lets_readers_and_writers_side_by_side(lite: SqlStore) -> None:
     """The database is in WAL mode, waits for others, and flushes as was promised."""
     asked = ("journal_mode", "synchronous", "busy_timeout")
-    with lite.create(HEADER) as journal:
-        connection = _connection(journal)
+    with lite.create(HEADER):
+        connection = _connection(lite)
         found = [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in asked]
     assert found == ["wal", 1, 30_000]
-    strict = SqlStore(lite._database._engine, sync="record")
-    with strict.open("r1") as journal:
-        assert _connection(journal).exec_driver_sql("PRAGMA synchronous").scalar() == 2
+    strict = SqlStore(str(lite), sync="record")
+    with strict.open("r1"):
+        assert _connection(strict).exec_driver_sql("PRAGMA synchronous").scalar() == 2
 
 
-def _connection(journal: SqlJournal) -> sql.Connection:
-    return journal._run_lock.connection
+def _connection(store: SqlStore) -> sql.Connection:
+    assert isinstance(store.leases, FileLeases)
+    assert store.leases._connection is not None
+    return store.leases._connection
 
 
 @pytest.mark.parametrize("address", ["sqlite://", "sqlite:///:memory:", "sqlite:///"])
@@ -241,7 +232,7 @@ def test_another_file_is_no_database(tmp_path: Path) -> None:
 def test_errors_show_nothing_of_what_was_to_be_written(lite: SqlStore) -> None:
     """Neither the statement nor its parameters are in an error or in its causes."""
     with lite.create(HEADER) as journal:
-        _connection(journal).exec_driver_sql("DROP TABLE mergepoint_records")
+        _connection(lite).exec_driver_sql("DROP TABLE mergepoint_records")
         with pytest.raises(JournalError) as raised:
             journal.append(replace(record("a"), response="private words"))
     assert raised.value.__cause__ is None

@@ -14,7 +14,7 @@ from mergepoint.core.errors import MergepointError
 from mergepoint.journal.checked_lines import is_locked, lock_file, open_lockable, unlock_file
 
 if TYPE_CHECKING:
-    from mergepoint.journal.sql_database import TableLog
+    from mergepoint.journal.table_logs import TableLog
 from mergepoint.journal.call_records import RECORDS, CallRecord, record_from_plain, to_json_value
 from mergepoint.journal.checked_lines import (
     JournalError,

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from mergepoint.journal.call_records import CallRecord, record_from_plain
 from mergepoint.journal.checked_lines import JournalError, check_format, parse_line
-from mergepoint.journal.group_commit import GroupedJournal, GroupWriter, LineWrite, encode_at
+from mergepoint.journal.fenced_rows import RunRows, write_rows
+from mergepoint.journal.group_commit import (
+    GroupedJournal,
+    GroupWriter,
+    LineWrite,
+    by_journal,
+    encode_at,
+)
+from mergepoint.journal.leases import LEASE_SECONDS, FileLeases, Lease, Leases, leases_of
 from mergepoint.journal.line_logs import Tail, decode_line
 from mergepoint.journal.recorded_answers import outcomes
 from mergepoint.journal.redact import Redact
-from mergepoint.journal.sql_database import (
-    Database,
-    IntegrityError,
-    LineTables,
-    RunLock,
-    TableLog,
-    is_run_locked,
-    lock_run,
-    set_up_sqlite,
-    sql,
-)
+from mergepoint.journal.run_tables import RUN_SCHEMA, RUN_TABLES, RUNS
+from mergepoint.journal.sql_database import RETRY_SECONDS, Database
+from mergepoint.journal.sql_engines import sql
 from mergepoint.journal.stores import (
     FORMAT,
     RunHeader,
@@ -32,115 +31,59 @@ from mergepoint.journal.stores import (
     unknown_run,
     without_starts,
 )
-
-_METADATA = sql.MetaData()
-RUN_TABLES = LineTables(_METADATA, first="mergepoint_runs", rest="mergepoint_records", key="run_id")
-RUNS, RECORDS = RUN_TABLES.first, RUN_TABLES.rest
+from mergepoint.journal.table_logs import TableLog
 
 
 class SqlJournal(GroupedJournal):
-    """The journal of a run that this process has locked; SqlStore returns it.
+    """The journal of a run whose lease this process has; SqlStore returns it.
 
     After `append` returns, the record survives a crash of the process. Against a power failure,
     PostgreSQL flushes each record, and SQLite flushes as a file does (see `Sync`). It is safe to
     write from several threads.
+
+    If PostgreSQL restarts or can't be reached, `append` tries again on a new connection (see
+    `SqlStore`). It raises JournalError if another process has taken the run over.
     """
 
     def __init__(
         self,
-        database: Database,
-        lock: RunLock,
+        leases: Leases,
+        lease: Lease,
         header: RunHeader,
         records: Iterable[CallRecord],
-        sync: Sync,
         redact: Redact | None,
         *,
         writer: GroupWriter,
+        flush: Callable[[], None],
         rows: int = 0,
     ) -> None:
-        self._database = database
-        self._run_lock = lock
-        self._rows = rows
-        self._sync = sync
+        self.lease = lease
+        self.rows = rows
+        self._leases = leases
+        self._flush = flush
         self._closed = False
-        self._lock = threading.Lock()
-        place = f"run {header.run_id!r} in {database.name}"
+        place = f"run {header.run_id!r} in {leases.database.name}"
         super().__init__(writer, header, records, place=place, redact=redact)
 
-    def write_group(self, group: Sequence[LineWrite]) -> None:
-        """Write the lines of a group."""
-        self._check()
-        with self._lock:
-            for write in group:
-                # Counted here: if another process writes the run without its lock, the numbers
-                # collide in the primary key, and the second writer fails instead of mixing two
-                # runs.
-                self._write(self._rows + 1, write.line)
-                self._rows += 1
-                if write.record.at_edge:
-                    self._flush()
+    def new_rows(self, group: Sequence[LineWrite]) -> RunRows:
+        """Return the rows of a group of this journal's records. Raises JournalError if it ended."""
+        if self._closed or not self.is_own:
+            state = "is closed" if self.is_own else "belongs to the process that opened it"
+            raise JournalError(f"the journal of {self.place} {state}; to continue, open it again")
+        # Counted here: if another process writes the run without a lease, the numbers collide in
+        # the primary key, and the second writer fails instead of mixing two runs.
+        return RunRows(self.lease, self.rows, [write.line for write in group])
 
     def release(self) -> None:
-        """Flush the journal and unlock the run; a second call does nothing."""
-        # A forked child shares the connection: what it sends would end the parent's session.
-        if not self.is_own:
-            self._closed = True
-            return
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            try:
-                if not self._run_lock.connection.invalidated:
-                    self._flush()
-            finally:
-                self._run_lock.close(self._database)
-
-    def _check(self) -> None:
-        state = ""
+        """Flush the journal and release the run's lease; a second call does nothing."""
         if self._closed:
-            state = "is closed"
-        elif not self.is_own:
-            state = "belongs to the process that opened it"
-        elif self._run_lock.connection.invalidated:
-            state = "has lost its connection, and with it its hold on the run"
-        if state:
-            raise JournalError(f"the journal of {self.place} {state}; to continue, open it again")
-
-    def _write(self, n: int, line: bytes) -> None:
-        fix = (
-            "its earlier records are unchanged. Make sure that the database exists and has room, "
-            "then resume the run"
-        )
-        with self._database.errors(f"write record {n} of run {self.header.run_id!r} to", fix):
-            try:
-                self._run_lock.connection.execute(
-                    RECORDS.insert(), RUN_TABLES.row(self.header.run_id, n, line)
-                )
-            except IntegrityError:
-                raise JournalError(
-                    f"{self.place} has a record {n} already, which another process wrote; stop one "
-                    "of the two, then resume the run"
-                ) from None
-
-    def _flush(self) -> None:
-        with self._database.errors("flush"):
-            flush(self._run_lock.connection, self._database, self._sync)
-
-
-def flush(connection: sql.Connection, database: Database, sync: Sync) -> None:
-    """Flush SQLite's log; PostgreSQL flushes every record itself."""
-    if database.kind == "sqlite" and sync == "edges":
-        connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)")
-
-
-def commit_to_database(group: Sequence[LineWrite]) -> None:
-    """Commit a group of records of any number of journals in a database."""
-    for write in group:
+            return
+        self._closed = True
         try:
-            write.journal.write_group([write])  # type: ignore[attr-defined]
-        except Exception as error:  # noqa: BLE001  (only this write has failed)
-            write.error = error
+            if self.is_own:
+                self._flush()
+        finally:
+            self._leases.release(self.lease)
 
 
 class SqlStore:
@@ -152,6 +95,11 @@ class SqlStore:
         address: The URL, or an engine.
         sync: When SQLite flushes; PostgreSQL flushes as its server is configured.
         redact: A hook that may change texts before they are written.
+        lease_seconds: In PostgreSQL, the seconds without a heartbeat of a worker after which others
+            may take over its runs.
+        retry_seconds: How long operations are tried again while PostgreSQL is unavailable.
+
+    All stores of a process at the same URL share a few connections.
 
     Raises:
         MergepointError: The driver is not installed.
@@ -164,11 +112,14 @@ class SqlStore:
         *,
         sync: Sync = "edges",
         redact: Redact | None = None,
+        lease_seconds: float = LEASE_SECONDS,
+        retry_seconds: float = RETRY_SECONDS,
     ) -> None:
         self.sync = checked_sync(sync)
         self.redact = redact
-        self._database = Database(address, tables=_METADATA)
-        self._writer = GroupWriter(commit_to_database)
+        self._database = Database(address, schema=RUN_SCHEMA, retry_seconds=retry_seconds)
+        self.leases = leases_of(self._database, seconds=lease_seconds, flush=sync == "record")
+        self._writer = GroupWriter(self._commit)
 
     def create(self, header: RunHeader) -> SqlJournal:
         """Create the journal of a new run, and file and tables if they are missing.
@@ -183,29 +134,30 @@ class SqlStore:
         # run is resumed.
         parse_line(str(self), "its header", FORMAT, RunHeader.from_plain, plain)
         self._database.make()
-        if self.has(run_id):
+        lease = self.leases.begin(run_id, line)
+        if lease is None:
             raise known_run(self, run_id)
-        lock = self._lock(run_id)
         try:
-            self._write_header(lock.connection, run_id, line)
+            self._flush()
         except BaseException:
-            lock.close(self._database)
+            self.leases.release(lease)
             raise
-        args = self._database, lock, header, (), self.sync, self.redact
-        return SqlJournal(*args, writer=self._writer)
+        return self._journal(lease, header, ())
 
     def open(self, run_id: str) -> SqlJournal:
-        """Open a run to append to it. Raises JournalError if it is missing, locked, or changed."""
+        """Open a run to append to it; wait while the worker that wrote it may still live.
+
+        Raises JournalError if it is missing or changed, or if another process writes it.
+        """
         log = self.log(run_id)
-        lock = self._lock(run_id)
+        lease = self.leases.take(run_id)
         try:
             header, records = _parse(log, run_id)
         except BaseException:
-            lock.close(self._database)
+            self.leases.release(lease)
             raise
-        args = self._database, lock, header, outcomes(records), self.sync, self.redact
         # All rows count, also the starts of calls that `outcomes` omits.
-        return SqlJournal(*args, writer=self._writer, rows=len(records))
+        return self._journal(lease, header, outcomes(records), rows=len(records))
 
     def read(self, run_id: str) -> tuple[RunHeader, tuple[CallRecord, ...]]:
         """Return header and records of a run; it is neither locked nor changed.
@@ -221,7 +173,7 @@ class SqlStore:
 
     def held(self, run_id: str) -> bool:
         """Return whether a process writes a run now; False if the run does not exist."""
-        return self.has(run_id) and is_run_locked(self._database, run_id)
+        return self.has(run_id) and self.leases.is_held(run_id)
 
     def log(self, run_id: str) -> TableLog:
         """Return the lines of a run. Raises JournalError if it does not exist."""
@@ -239,8 +191,7 @@ class SqlStore:
         if not self._database.exists():
             return ()
         query = sql.select(RUNS.c.created_at, RUNS.c.run_id)
-        with self._database.connected() as connection, self._database.errors("read"):
-            rows = connection.execute(query).all()
+        rows = self._database.attempt("read", lambda connection: connection.execute(query).all())
         return [run_id for _, run_id in sorted(map(tuple, rows), reverse=True)]
 
     def folder_of(self, run_id: str) -> None:
@@ -253,24 +204,41 @@ class SqlStore:
         place = f"run {checked_run_id(run_id)!r}"
         return TableLog(self._database, RUN_TABLES, run_id, place=place, remedy=_REMEDY)
 
-    def _lock(self, run_id: str) -> RunLock:
-        lock = lock_run(self._database, run_id)
-        if self._database.kind == "sqlite":
-            try:
-                with self._database.errors("set up"):
-                    set_up_sqlite(lock.connection, flush=self.sync == "record")
-            except BaseException:
-                lock.close(self._database)
-                raise
-        return lock
+    def _journal(
+        self, lease: Lease, header: RunHeader, records: Iterable[CallRecord], *, rows: int = 0
+    ) -> SqlJournal:
+        args = self.leases, lease, header, records, self.redact
+        return SqlJournal(*args, writer=self._writer, flush=self._flush, rows=rows)
 
-    def _write_header(self, connection: sql.Connection, run_id: str, line: bytes) -> None:
-        with self._database.errors("write the header of a run to"):
+    def _commit(self, group: Sequence[LineWrite]) -> None:
+        """Commit a group of records of any number of journals, in one transaction."""
+        new: dict[SqlJournal, RunRows] = {}
+        found: dict[SqlJournal, list[LineWrite]] = by_journal(group)
+        for journal, writes in found.items():
             try:
-                connection.execute(RUNS.insert(), RUN_TABLES.first_row(run_id, line))
-            except IntegrityError:
-                raise known_run(self, run_id) from None
-            flush(connection, self._database, self.sync)
+                new[journal] = journal.new_rows(writes)
+            except JournalError as error:
+                _fail(writes, error)
+        if new:
+            write_rows(self.leases, list(new.values()))
+        for journal, rows in new.items():
+            if rows.error is not None:
+                _fail(found[journal], rows.error)
+            else:
+                journal.rows += len(rows.lines)
+        if any(write.record.at_edge and write.error is None for write in group):
+            self._flush()
+
+    def _flush(self) -> None:
+        """Flush SQLite's log; PostgreSQL flushes every record itself."""
+        if isinstance(self.leases, FileLeases) and self.sync == "edges":
+            with self._database.errors("flush"):
+                self.leases.checkpoint()
+
+
+def _fail(writes: Iterable[LineWrite], error: JournalError) -> None:
+    for write in writes:
+        write.error = error
 
 
 _REMEDY = "restore the row from a backup, or begin a new run"

@@ -7,16 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mergepoint.journal.redact import Redact
-from mergepoint.journal.sql_database import (
-    Database,
-    LineTables,
-    TableLog,
-    lock_run,
-    sql,
-    write_transaction,
-)
-from mergepoint.journal.sql_journal import RUN_TABLES, SqlStore
+from mergepoint.journal.run_tables import RUN_TABLES
+from mergepoint.journal.sql_database import Database, Schema, write_transaction
+from mergepoint.journal.sql_engines import sql
+from mergepoint.journal.sql_journal import SqlStore
 from mergepoint.journal.stores import Sync
+from mergepoint.journal.table_logs import LineTables, TableLog
 from mergepoint.session.entries import checked_session_id
 from mergepoint.session.session_log import (
     REPAIR,
@@ -42,6 +38,18 @@ SIDECAR_TABLES = LineTables(
     key="sidecar",
 )
 
+_SCHEMA = Schema(
+    part="sessions",
+    version=1,
+    tables=_METADATA,
+    original=(
+        "mergepoint_sessions",
+        "mergepoint_session_entries",
+        "mergepoint_session_sidecars",
+        "mergepoint_session_rows",
+    ),
+)
+
 
 class SqlSessions(Sessions):
     """A store of sessions and their runs in a database, by its URL or an SQLAlchemy engine.
@@ -59,7 +67,7 @@ class SqlSessions(Sessions):
     ) -> None:
         super().__init__(sync=sync, redact=redact)
         with as_session_errors():
-            self._database = Database(address, tables=_METADATA)
+            self._database = Database(address, schema=_SCHEMA)
             self._runs = SqlStore(address, sync=sync, redact=redact)
 
     def delete(self, session_id: str) -> None:
@@ -129,11 +137,12 @@ class SqlSessions(Sessions):
     @contextmanager
     def _lock_turn(self, session_id: str) -> Iterator[None]:
         # No run has this name: in the id of a turn's run, a number follows the session's id.
-        lock = lock_run(self._database, f"{session_id}.turn", what="turn of a session")
+        leases = self._runs.leases
+        lease = leases.take(f"{session_id}.turn", what="turn of a session")
         try:
             yield
         finally:
-            lock.close(self._database)
+            leases.release(lease)
 
 
 def _runs_of(connection: sql.Connection, session_id: str) -> list[str]:
