@@ -157,12 +157,20 @@ def _graphs(
 
     subgraphs = compile_graph(case.tree, model=model, form="subgraphs")
     fused = compile_graph(case.tree, model=model, form="fused")
-    return {
+    works = {
         "subgraphs": sync(subgraphs),
         "subgraphs, async": on_loop(subgraphs),
         "fused": sync(fused),
         "fused, async": on_loop(fused),
     }
+    if (direct := fused.direct) is not None:
+
+        def without_langgraph(recorder: Recorder) -> End:
+            made = loop.run(direct(given, _config(recorder, max_concurrency)))
+            return [*case.messages, *made["messages"]], made["outputs"]
+
+        works["fused, direct"] = without_langgraph
+    return works
 
 
 def _config(recorder: Recorder, max_concurrency: int | None) -> RunnableConfig:

@@ -13,6 +13,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tracers import _streaming
 from langgraph.graph import END, START, MessagesState, StateGraph
+from langsmith import tracing_context
 
 import mergepoint
 from mergepoint.engine.callbacks import Recorder, StreamingRecorder
@@ -45,6 +46,13 @@ def test_traces_are_told_provider_name_and_temperature() -> None:
     assert params["ls_provider"] == "fakelistchatmodel"
     assert params["ls_temperature"] == 0.5
     assert internals.model_type(FakeListChatModel(responses=["x"])) == "fake-list-chat-model"
+
+
+def test_tracing_is_asked_of_langchain() -> None:
+    """Runs are traced where LangSmith's variables say so."""
+    assert not internals.is_traced()
+    with tracing_context(enabled=True):
+        assert internals.is_traced()
 
 
 def test_older_content_blocks_are_converted_as_before_a_call() -> None:

@@ -243,6 +243,7 @@ def test_a_text_is_a_target(tmp_path: Path) -> None:
         ({"knobs": {"n": 1}}, "'knobs' is no option of a batch of a tree"),
         ({"workers": 2}, "model=.* is an object of this process"),
         ({"budget": {"seconds": 3}}, "no budget of seconds"),
+        ({"requests_per_minute": 60}, "can't have requests_per_minute yet"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], said: str, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Annotated, Any, Final, NotRequired, Self, get_type_hints
 
 from langchain_core.messages import ToolCall
@@ -135,7 +135,13 @@ class _Message(TypedDict):
 
 
 class CompiledTree(DrawnGraph):
-    """A tree compiled to a LangGraph graph. As a tool it takes the tree's declared inputs."""
+    """A tree compiled to a LangGraph graph. As a tool it takes the tree's declared inputs.
+
+    `direct` runs a fused tree without LangGraph, with the same result and the same records. It is
+    None for a tree with functions, tools or gates, whose code may use LangGraph.
+    """
+
+    direct: Callable[[Mapping[str, Any], RunnableConfig], Coroutine[Any, Any, Any]] | None = None
 
     def as_tool(
         self,

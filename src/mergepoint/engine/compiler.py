@@ -212,7 +212,10 @@ def compile_graph(
     compiled = builder.compile(
         checkpointer=checkpointer, name=name, store=store, cache=cache, **stopping
     )
-    return CompiledTree.of(compiled, path, inside, shown=part)
+    tree_graph = CompiledTree.of(compiled, path, inside, shown=part)
+    if form == "fused" and _only_asks_models(part, path):
+        tree_graph.direct = node.converse
+    return tree_graph
 
 
 def _check_options(form: str, returns: str, view: str | None) -> None:
@@ -374,6 +377,14 @@ _OURS = (EXIT, DECIDE, UNTIL)  # nodes that are none of the tree's
 
 def _add(builder: Builder, name: str, node: Any) -> None:
     builder.add_node(name, node)
+
+
+def _only_asks_models(node: Node, path: str) -> bool:
+    """Return whether a tree consists of steps without tools, in blocks and loops."""
+    return all(
+        isinstance(below, Block | Loop) or (isinstance(below, Step) and not below.tools)
+        for _, below in walk(node, path)
+    )
 
 
 def _has_gate(node: Node, path: str) -> bool:

@@ -415,6 +415,10 @@ class RootNode(Showing):
             chosen = await run_off_loop(self._chosen, config)
         return await chosen._aconversed(input, config)
 
+    async def converse(self, given: Mapping[str, Any], config: RunnableConfig) -> Channels:
+        """Run the root on a conversation as `ainvoke` does, outside LangGraph."""
+        return await self._aconversed(dict(given), config)
+
     async def _aconversed(self, given: Channels, config: RunnableConfig) -> Channels:
         root = self._start_of(given, config)
         waits = self.starter.waits

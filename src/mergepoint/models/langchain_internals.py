@@ -18,6 +18,7 @@ from langchain_core.language_models import BaseChatModel, LangSmithParams
 from langchain_core.language_models._utils import _normalize_messages
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
+from langchain_core.tracers.context import _tracing_v2_is_enabled
 
 EVENT_SOURCES: Final = ("_stream_chat_model_events", "_astream_chat_model_events")
 """Methods by which a chat model streams events itself, so that no call reaches `_stream`.
@@ -47,6 +48,14 @@ def tracing_params(model: BaseChatModel, **options: Any) -> LangSmithParams:
 def model_type(model: BaseChatModel) -> str:
     """Return the kind of a model, for a model without a provider in traces."""
     return model._llm_type
+
+
+def is_traced() -> bool:
+    """Return whether LangChain sends all runs of this process to LangSmith, as its variables say.
+
+    A run without a root of its own would then be as many traces as it has calls.
+    """
+    return bool(_tracing_v2_is_enabled())
 
 
 def normalized(messages: list[BaseMessage]) -> list[BaseMessage]:

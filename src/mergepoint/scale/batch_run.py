@@ -236,6 +236,9 @@ class BatchRun:
         It reads files, so call it in a thread if there is an event loop. Raises the errors of
         `batch`.
         """
+        if limits:
+            # Refused rather than ignored: a worker doesn't count them yet.
+            raise BatchError(f"a batch can't have {', '.join(limits)} yet; leave it out")
         form = TargetForm.of(target)
         plain, live = split_options(options or {})
         place = _store_place(store, out, inputs)

@@ -261,7 +261,7 @@ class TreeMembers:
         journal = await run_off_loop(self._begin, ctx)
         known = len(journal.records)
         try:
-            await self._runner.arun(ctx, self._tree)
+            await self._runner.arun_untraced(ctx, self._tree)
         finally:
             try:
                 await run_off_loop(journal.close)
