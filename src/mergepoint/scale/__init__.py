@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from mergepoint.scale.protocol import BatchInput as BatchInput
     from mergepoint.scale.protocol import BatchResult as BatchResult
     from mergepoint.scale.protocol import RunSpec as RunSpec
+    from mergepoint.scale.queue_engine import QueueEngine as QueueEngine
+    from mergepoint.scale.ray_engine import RayEngine as RayEngine
 
 __all__ = [
     "BatchEngine",
@@ -21,6 +23,8 @@ __all__ = [
     "BatchInput",
     "BatchResult",
     "LocalEngine",
+    "QueueEngine",
+    "RayEngine",
     "RunSpec",
     "batch",
 ]
@@ -29,6 +33,8 @@ _HOMES = {
     "mergepoint.scale.batch_run": "batch",
     "mergepoint.scale.local_engine": "LocalEngine",
     "mergepoint.scale.protocol": "BatchEngine BatchError BatchInput BatchResult RunSpec",
+    "mergepoint.scale.queue_engine": "QueueEngine",
+    "mergepoint.scale.ray_engine": "RayEngine",
 }
 if not TYPE_CHECKING:  # to a type checker a module with `__getattr__` has any name
     __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -17,6 +17,7 @@ from mergepoint.apps.cli import (
     sessions,
     show,
     view,
+    work,
 )
 from mergepoint.apps.cli.framework import GuardedGroup, SectionedCommand, with_options
 from mergepoint.apps.cli.output import EXIT_CODES, REFUSED, put
@@ -31,6 +32,7 @@ COMMANDS: Sequence[Entry] = (
     ("demo", run.demo, "Run an example without an API key.", run.DEMO_EXAMPLES, _RUNNING),
     ("run", run.run, "Run a tree or a recipe.", run.RUN_EXAMPLES, _RUNNING),
     ("resume", run.resume, "Resume an unfinished run.", run.RESUME_EXAMPLES, _RUNNING),
+    ("work", work.work, "Run what waits in a queue.", work.EXAMPLES, _RUNNING),
     (
         "list",
         inspect_commands.list_workflows,

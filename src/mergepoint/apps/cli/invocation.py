@@ -97,6 +97,17 @@ def read_invocation(run: StoredRun) -> Invocation | None:
         ) from error
 
 
+def invocation_of(data: Mapping[str, Any]) -> Invocation:
+    """Return the invocation of the entry that `to_meta` made without a folder.
+
+    Raises CommandError for one in another format.
+    """
+    try:
+        return _read(data, None)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CommandError(f"Can't read the options of the run: {error}.") from error
+
+
 def resumed(run: StoredRun, given: Mapping[str, Any], *, ignores: bool) -> Invocation:
     """Return the invocation of a resume: the recorded one, overridden by the `given` options.
 

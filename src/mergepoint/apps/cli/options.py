@@ -141,6 +141,14 @@ _QUIET = option("--quiet", "-q", help="Print only the result and errors.")
 Json = Annotated[bool, _JSON]
 Quiet = Annotated[bool, _QUIET]
 Yes = Annotated[bool, option("--yes", "-y", help="Don't ask for confirmation.")]
+Enqueue = Annotated[
+    bool,
+    option(
+        "--enqueue",
+        help="Add the run to the queue of --store; 'mergepoint work' runs it.",
+        panel=SAVING,
+    ),
+]
 _BLOCKS = option(
     "--blocks",
     metavar="FILE",
@@ -184,6 +192,11 @@ class StoreOptions:
         default="the variable MERGEPOINT_STORE, if set",
         panel=SAVING,
     )
+
+    @property
+    def url(self) -> str | None:
+        """The URL of the database as it was given, with its password; None for a folder."""
+        return database_url(self.out, self.store)
 
     def open(self) -> RunStore:
         """Return the runs in the folder or database. Raises CommandError for both at once."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from mergepoint.apps.cli.framework import SAVING, OnlySet, argument, names_for, option
 from mergepoint.apps.cli.options import (
+    Enqueue,
     InputOptions,
     JournalArgument,
     ModelOptions,
@@ -39,6 +40,7 @@ RUN_EXAMPLES = (
     "mergepoint run my.yaml --model openai:gpt-5-mini --reuse last",
     "mergepoint run best_of_n 'A title for a poster of a night market.' --why '*' score",
     "mergepoint run step_back --items questions.txt --json | jq -r .content",
+    "mergepoint run my.yaml --enqueue --store postgresql://postgres@localhost/runs",
 )
 RESUME_EXAMPLES = (
     "mergepoint resume last",
@@ -61,6 +63,7 @@ def run(
     inputs: InputOptions,
     options: RecordedOptions,
     new: NewRunOptions,
+    enqueue: Enqueue = False,
     yes: Yes = False,
     stored: StoreOptions,
     output: OutputOptions,
@@ -88,6 +91,9 @@ def run(
                 f"{target!r} is a recipe. Pass its items as arguments or by --items, and its "
                 "parameters by --knob, not by --input."
             )
+        if enqueue:
+            _enqueue(found, invocation, item or (), inputs, new, stored, output)
+            return
         job = new_recipe_job(invocation, found, item or (), runs, new)
         run_recipe_job(job, output=output, yes=yes)
         return
@@ -97,6 +103,9 @@ def run(
             f"{target!r} is a tree, and only recipes take items. Pass its inputs by --input "
             "KEY=VALUE."
         )
+    if enqueue:
+        _enqueue(found, invocation, (), inputs, new, stored, output)
+        return
     _run_tree(
         _tree_job(
             found,
@@ -134,6 +143,7 @@ def resume(
             panel=SAVING,
         ),
     ] = False,
+    enqueue: Enqueue = False,
     yes: Yes = False,
     stored: StoreOptions,
     output: OutputOptions,
@@ -163,6 +173,11 @@ def resume(
         raise CommandError(
             f"Run {found_run.name} is a run of a {kind}, and {invocation.target!r} isn't a {kind}."
         )
+    if enqueue:
+        from mergepoint.apps.cli.enqueue import put_order, resume_order
+
+        put_order(resume_order(found, invocation, found_run, inputs), runs, stored.url, output)
+        return
     values = read_inputs(inputs.input, inputs.input_file)
     if found.recipe is not None:
         from mergepoint.apps.cli.recipe_run import resumed_recipe_job, run_recipe_job
@@ -207,6 +222,22 @@ def demo(
         if options.model == "offline":
             tell_fact("", "(not a language model; it needs no API key)", style="yellow")
     _run_tree(job, yes=yes, output=output)
+
+
+def _enqueue(
+    found: FoundTarget,
+    invocation: Invocation,
+    item: Sequence[str],
+    inputs: InputOptions,
+    new: NewRunOptions,
+    stored: StoreOptions,
+    output: OutputOptions,
+) -> None:
+    """Add a new run to the queue of its database."""
+    from mergepoint.apps.cli.enqueue import order_of, put_order
+
+    order = order_of(found, invocation, item, inputs, new)
+    put_order(order, stored.open(), stored.url, output)
 
 
 def _check_kind(name: str, kind: str, *groups: Any) -> None:

@@ -204,7 +204,10 @@ def tail(
     """
     from mergepoint.apps.cli.invocation import resume_command_of
 
-    found = stored.open().find_journal(run)
+    store = stored.open()
+    if not _has_begun(store, run, stored.url, follow=follow):
+        return
+    found = store.find_journal(run)
     folder = found.folder
     lines = Tail.of_file(folder / JOURNAL) if folder else found.rows.tail(found.run_id)
     try:
@@ -217,6 +220,30 @@ def tail(
     tell(f"The run has ended: {ending(state.transcript.error)}")
     if resume := resume_command_of(state):
         tell(f"resume: {resume}")
+
+
+def _has_begun(store: RunStore, run: str, url: str | None, *, follow: bool) -> bool:
+    """Return whether a run has begun or isn't queued; with `follow`, wait until it begins.
+
+    Raises FailedCommand if it ended in the queue before it began.
+    """
+    told = False
+    while store.lookup(run, marks=(JOURNAL,)) is None:
+        from mergepoint.apps.cli.enqueue import waiting_state
+
+        state = waiting_state(store, run, url)
+        if state is None:
+            return True
+        status, problem = state
+        if status not in ("todo", "doing"):
+            raise FailedCommand(f"Run {run} couldn't begin: {problem or f'its job was {status}'}")
+        if not told:
+            tell(f"Run {run} waits in the queue of {store}. A worker takes it: mergepoint work")
+        told = True
+        if not follow:
+            return False
+        time.sleep(1.0)
+    return True
 
 
 def put_records(
