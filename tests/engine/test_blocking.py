@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,9 +23,9 @@ from mergepoint.engine.compiler import Form, aresume_graph, compile_graph
 from mergepoint.engine.context import RunContext
 from mergepoint.engine.run_tree import arun_generation
 from mergepoint.engine.runner import ChatRunner
-from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.checked_lines import JournalError
 from mergepoint.journal.file_journal import FileJournal, FileStore, read_journal
+from mergepoint.journal.group_commit import LineWrite
 from mergepoint.journal.stores import RunHeader, Store
 from mergepoint.journal.writer import run_off_loop
 from mergepoint.sandbox.backends import code_runner
@@ -133,7 +133,7 @@ async def by_recipe(store: Store) -> int:
     return 5
 
 
-@pytest.mark.parametrize("kind", ["files", "sqlite"])
+@pytest.mark.parametrize("kind", ["files", "segments", "sqlite"])
 @pytest.mark.parametrize(
     "run",
     [by_graph, by_stream, by_runner, by_generation, by_gate, by_recipe],
@@ -184,12 +184,12 @@ class Slow(FileJournal):
     gate = threading.Event()
     thread = ""
 
-    def append(self, record: CallRecord) -> None:
+    def write_group(self, group: Sequence[LineWrite]) -> None:
         """Wait, and write."""
         Slow.thread = threading.current_thread().name
         self.asked.set()
         assert self.gate.wait(60)
-        super().append(record)
+        super().write_group(group)
 
 
 def test_an_answer_is_used_when_it_is_on_record(tmp_path: Path) -> None:
@@ -237,8 +237,8 @@ def test_parallel_children_are_written_in_the_order_in_which_they_answered(tmp_p
 class Broken(FileJournal):
     """A journal on a disk that is full."""
 
-    def append(self, record: CallRecord) -> None:
-        """Refuse it."""
+    def write_group(self, group: Sequence[LineWrite]) -> None:
+        """Refuse them."""
         raise JournalError("no space left on device")
 
 

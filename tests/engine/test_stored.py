@@ -21,7 +21,7 @@ from mergepoint.testing.server import ModelServer, ServerReply
 KEY = "sk-proj-Ab1Cd2Ef3Gh4Ij5Kl6Mn7Op8"
 
 
-@pytest.fixture(params=["files", "sqlite", "postgresql"])
+@pytest.fixture(params=["files", "segments", "sqlite", "postgresql"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Yield an empty place for runs of each kind."""
     with place_of(request.param, tmp_path) as found:
@@ -62,6 +62,8 @@ def test_a_run_is_resumed_reused_and_replayed(place: Place) -> None:
 
 def test_a_place_may_be_given_as_text(place: Place, tmp_path: Path) -> None:
     """A folder has a transcript beside its journal, a database has the journal alone."""
+    if place.kind == "segments":
+        pytest.skip("the text of a folder without segments names a store of folders")
     done = run(ScriptedModel(["one", "two"]), runs=place.address)
     (run_id,) = place.store().runs()
     assert run_id == done.transcript.run_id

@@ -11,7 +11,7 @@ from tests.journal.places import Place, place_of
 from mergepoint.journal.stores import Store
 
 
-@pytest.fixture(params=["files", "sqlite", "postgresql"])
+@pytest.fixture(params=["files", "segments", "sqlite", "postgresql"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Yield an empty place of each kind."""
     with place_of(request.param, tmp_path) as found:

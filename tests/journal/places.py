@@ -18,9 +18,11 @@ import sqlalchemy as sql
 from mergepoint.journal.checked_lines import encode, read_lines
 from mergepoint.journal.file_journal import FileStore
 from mergepoint.journal.run_tables import RECORDS, RUN_TABLES, RUNS
+from mergepoint.journal.segment_store import SegmentStore
 from mergepoint.journal.sql_journal import SqlStore
 from mergepoint.journal.stores import Store
 
+SEGMENTS = "segments:"  # an empty folder doesn't tell which store it will have
 LOCAL = "postgresql+psycopg://postgres@127.0.0.1:5432/test"
 
 
@@ -38,9 +40,7 @@ class Place:
 
     def store(self, **options: Any) -> Store:
         """Return a store there, as another process would make it."""
-        make: Any = FileStore if self.kind == "files" else SqlStore
-        made: Store = make(self.address, **options)
-        return made
+        return store_of(self.address, **options)
 
     def raw(self) -> bytes:
         """Return every byte that is kept there."""
@@ -51,9 +51,19 @@ class Place:
                     *connection.execute(sql.select(RECORDS.c.body)),
                 ]
             return b"\n".join(bytes(found[0]) for found in rows)
+        if self.kind == "segments":  # without the index, which reading may write
+            root = Path(self.address.removeprefix(SEGMENTS))
+            return b"\n".join(file.read_bytes() for file in sorted(root.glob("segment-*")))
         root = Path(self.address.removeprefix("sqlite:///"))
         root = root if root.is_dir() else root.parent
         return b"\n".join(file.read_bytes() for file in root.rglob("*") if file.is_file())
+
+
+def store_of(address: str, **options: Any) -> Store:
+    """Return the store at a place's address, which is empty at first."""
+    if address.startswith(SEGMENTS):
+        return SegmentStore(address.removeprefix(SEGMENTS), **options)
+    return SqlStore(address, **options) if "://" in address else FileStore(address, **options)
 
 
 @contextmanager
@@ -62,6 +72,10 @@ def place_of(kind: str, folder: Path) -> Iterator[Place]:
     if kind == "files":
         runs = folder / "runs"
         yield Place(kind, str(runs), lambda run, what: _damage_file(runs, run, what))
+        return
+    if kind == "segments":
+        runs = folder / "runs"
+        yield Place(kind, f"{SEGMENTS}{runs}", lambda _, what: _damage_segment(runs, what))
         return
     if kind == "sqlite":
         address = f"sqlite:///{folder / 'db' / 'runs.db'}"
@@ -114,6 +128,23 @@ def _damage_file(runs: Path, run: str, what: str) -> None:
         lines[2] = (b"0" if lines[2][:1] != b"0" else b"1") + lines[2][1:]
     else:
         lines[2] = lines[2].replace(b"answer", b"answEr")
+    path.write_bytes(b"".join(lines))
+
+
+def _damage_segment(runs: Path, what: str) -> None:
+    (path,) = runs.glob("segment-*.jsonl")
+    lines = path.read_bytes().splitlines(keepends=True)
+    if what == "format":
+        (at,) = [at for at, line in enumerate(lines) if b'"header":' in line]
+        lines[at] = encode(loads(lines[at][9:].replace(b"journal/1", b"journal/2")))
+    else:
+        at = [at for at, line in enumerate(lines) if b'"record":' in line][1]
+        damaged = b"0" if lines[at][:1] != b"0" else b"1"
+        lines[at] = (
+            damaged + lines[at][1:]
+            if what == "checksum"
+            else lines[at].replace(b"answer", b"answEr")
+        )
     path.write_bytes(b"".join(lines))
 
 

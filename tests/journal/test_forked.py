@@ -11,9 +11,10 @@ from tests.journal.processes import started
 
 PARENT = """
 import multiprocessing, time
+from tests.journal.places import store_of
 
 address, way = sys.argv[1:]
-store = store_at(address)
+store = store_of(address)
 journal = store.create(header())
 
 def live():
@@ -32,7 +33,7 @@ else:
     multiprocessing.get_context("fork").Process(target=live).start()
 sys.stdin.readline()  # the child lives
 try:
-    store_at(address).open("r1").close()
+    store_of(address).open("r1").close()
 except JournalError as error:
     assert "is being written by" in str(error), error
 else:

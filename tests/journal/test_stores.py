@@ -1,4 +1,4 @@
-"""Stores: one behaviour, whether runs are kept in files, in SQLite or in PostgreSQL."""
+"""Stores: one behaviour, whether runs are kept in files, segments, SQLite or PostgreSQL."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HEADER = RunHeader(
 
 
 # In scripts: a store at the same place as the test's.
-STORE = "store = store_at(sys.argv[1])\n"
+STORE = "from tests.journal.places import store_of\nstore = store_of(sys.argv[1])\n"
 
 
 def record(path: str, run: str = "r1", **fields: Any) -> CallRecord:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mergepoint.journal.file_journal import store_at as store_at
     from mergepoint.journal.replay import answer_questions as answer_questions
     from mergepoint.journal.replay import open_questions as open_questions
+    from mergepoint.journal.segment_store import SegmentStore as SegmentStore
     from mergepoint.journal.sql_journal import SqlStore as SqlStore
     from mergepoint.journal.stores import RunHeader as RunHeader
     from mergepoint.journal.transcript import Transcript as Transcript
@@ -29,6 +30,7 @@ __all__ = [
     "FileJournal",
     "FileStore",
     "RunHeader",
+    "SegmentStore",
     "SqlStore",
     "Transcript",
     "Usage",
@@ -45,6 +47,7 @@ _HOMES = {
     "mergepoint.journal.call_records": "CallKey CallRecord",
     "mergepoint.journal.file_journal": "FileJournal FileStore read_journal store_at",
     "mergepoint.journal.replay": "answer_questions open_questions",
+    "mergepoint.journal.segment_store": "SegmentStore",
     "mergepoint.journal.sql_journal": "SqlStore",
     "mergepoint.journal.stores": "RunHeader",
     "mergepoint.journal.transcript": (

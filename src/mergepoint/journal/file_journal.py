@@ -38,6 +38,7 @@ from mergepoint.journal.group_commit import (
 )
 from mergepoint.journal.recorded_answers import outcomes
 from mergepoint.journal.redact import Redact
+from mergepoint.journal.segment_store import SegmentStore, holds_segments
 from mergepoint.journal.stores import (
     FORMAT,
     RunHeader,
@@ -386,6 +387,7 @@ class FileStore:
 def store_at(place: Path | str | Store, *, redact: Redact | None = None) -> Store:
     """Return the store at a place: a folder, or a database if the text contains `://`.
 
+    The store of a folder with segments is a SegmentStore; any other folder has one of runs.
     A store is returned unchanged. Raises the errors of SqlStore.
     """
     if isinstance(place, str) and "://" in place:
@@ -393,5 +395,7 @@ def store_at(place: Path | str | Store, *, redact: Redact | None = None) -> Stor
 
         return SqlStore(place, redact=redact)
     if isinstance(place, str | Path):
+        if holds_segments(Path(place)):
+            return SegmentStore(place, redact=redact)
         return FileStore(place, redact=redact)
     return place

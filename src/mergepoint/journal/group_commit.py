@@ -39,7 +39,7 @@ class LineWrite:
         awaited: Whether code waits for the outcome; otherwise the next awaited write of the journal
         raises its error.
         future: What code on an event loop awaits.
-        line: Its bytes in the store.
+        line: Its bytes in the store; if they are set, it isn't encoded.
         error: Why it isn't stored. A commit function sets it.
         done: Whether the outcome is known.
     """
@@ -83,7 +83,10 @@ class GroupWriter:
 
     def append(self, journal: GroupedJournal, record: CallRecord) -> None:
         """Write a record in this thread, after all that wait. Raises its error."""
-        write = LineWrite(journal, record)
+        self.write(LineWrite(journal, record))
+
+    def write(self, write: LineWrite) -> None:
+        """Write in this thread, after all that waits. Raises the error."""
         self._check_process()
         self._waiting.append(write)
         self._write_waiting(write)
@@ -183,7 +186,7 @@ class GroupWriter:
         begun = time.perf_counter()
         for write in group:
             try:
-                write.line = write.journal.encode(write.record)
+                write.line = write.line or write.journal.encode(write.record)
             except Exception as error:  # noqa: BLE001  (raised where the write is awaited)
                 write.error = error
             if time.perf_counter() - begun > _YIELD_SECONDS:

@@ -14,6 +14,7 @@ from mergepoint.core.errors import MergepointError
 from mergepoint.journal.checked_lines import is_locked, lock_file, open_lockable, unlock_file
 
 if TYPE_CHECKING:
+    from mergepoint.journal.segment_store import SegmentLog
     from mergepoint.journal.table_logs import TableLog
 from mergepoint.journal.call_records import RECORDS, CallRecord, record_from_plain, to_json_value
 from mergepoint.journal.checked_lines import (
@@ -117,8 +118,11 @@ def check_run(folder: Path, *, journal: str, transcript: str) -> list[Problem]:
     return problems
 
 
-def check_log(log: TableLog) -> list[Problem]:
-    """Return all problems of a run in a database. Raises JournalError if it is not available."""
+def check_log(log: TableLog | SegmentLog) -> list[Problem]:
+    """Return all problems of a run in a database or in segments.
+
+    Raises JournalError if it is not available, or if a line in a segment is damaged.
+    """
     reading = _JournalReader(log.place)
     for line in log.whole():
         if line.data is None:

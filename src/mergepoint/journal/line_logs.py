@@ -76,8 +76,8 @@ class LockedLines(Protocol):
         ...
 
 
-class LineLog(Protocol):
-    """An append-only log of lines. Its methods raise JournalError."""
+class ReadableLog(Protocol):
+    """A log of lines that can be read. Its methods raise JournalError."""
 
     @property
     def place(self) -> str:
@@ -93,16 +93,20 @@ class LineLog(Protocol):
         """Return the place of a line in the log, for errors; the first is 1."""
         ...
 
+    def since(self, mark: Mark = START, *, most: int | None = None) -> tuple[list[bytes], Mark]:
+        """Return the complete lines after a mark, up to `most`, and the mark after them."""
+        ...
+
+
+class LineLog(ReadableLog, Protocol):
+    """An append-only log of lines. Its methods raise JournalError."""
+
     def exists(self) -> bool:
         """Return whether the log exists."""
         ...
 
     def create(self, lines: Sequence[bytes]) -> bool:
         """Create the log with lines, all or none. Return False if it exists."""
-        ...
-
-    def since(self, mark: Mark = START, *, most: int | None = None) -> tuple[list[bytes], Mark]:
-        """Return the complete lines after a mark, up to `most`, and the mark after them."""
         ...
 
     def last(self) -> bytes | None:
@@ -114,12 +118,12 @@ class LineLog(Protocol):
         ...
 
 
-def decode_line(log: LineLog, number: int, line: bytes) -> dict[str, Any]:
+def decode_line(log: ReadableLog, number: int, line: bytes) -> dict[str, Any]:
     """Return the object of a log's line. Raises JournalError if the line is damaged."""
     return decode_at(log, log.where(number), line)
 
 
-def decode_at(log: LineLog, where: str, line: bytes) -> dict[str, Any]:
+def decode_at(log: ReadableLog, where: str, line: bytes) -> dict[str, Any]:
     """Return the object of a line, whose place is known. Raises JournalError if it is damaged."""
     try:
         return decode(line)
@@ -324,7 +328,7 @@ class Tail:
     `is_written` returns whether a process writes the log now.
     """
 
-    def __init__(self, log: LineLog, is_written: Callable[[], bool]) -> None:
+    def __init__(self, log: ReadableLog, is_written: Callable[[], bool]) -> None:
         self.is_written = is_written
         self._log = log
         self._mark = START

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from mergepoint.apps.cli.output import CommandError
 from mergepoint.core.errors import MergepointError
@@ -16,6 +16,7 @@ from mergepoint.report.run_state import JOURNAL, TRANSCRIPT, RunState, Unreadabl
 
 if TYPE_CHECKING:
     from mergepoint.journal.call_records import CallRecord
+    from mergepoint.journal.segment_store import SegmentStore
     from mergepoint.journal.sql_journal import SqlStore
     from mergepoint.journal.stores import RunHeader, Store
 
@@ -31,7 +32,7 @@ _MARKS = (JOURNAL, TRANSCRIPT)
 class StoredRun:
     """A run in its store; `option` is the option by which a command finds the store, if any.
 
-    A run in a folder has files next to its journal. A run in a database has none.
+    A run in a folder has files next to its journal. A run in a database or a segment has none.
     """
 
     store: Store
@@ -71,13 +72,12 @@ class StoredRun:
         return path if path is not None and path.is_file() else None
 
     @property
-    def rows(self) -> SqlStore:
-        """Return the database that holds the run. Raises CommandError for a run in a folder."""
-        from mergepoint.journal.sql_journal import SqlStore
-
-        if not isinstance(self.store, SqlStore):
-            raise CommandError(f"Run {self.place} isn't in a database.")
-        return self.store
+    def rows(self) -> SqlStore | SegmentStore:
+        """Return the store of a run without a folder. Raises CommandError for others."""
+        found = self.store
+        if self.folder is not None or not hasattr(found, "log"):
+            raise CommandError(f"Run {self.place} is in a folder of its own.")
+        return cast("SqlStore | SegmentStore", found)
 
     @property
     def has_journal(self) -> bool:
@@ -110,7 +110,10 @@ class RunStore:
 
         url = database_url(out, store)
         if url is None:
-            return cls(store_at(out or RUNS))
+            found, named = store_at(out or RUNS), out is not None
+            # A run without a folder of its own is found by its id and this option.
+            shared = named and found.folder_of(LAST) is None
+            return cls(found, f"--out {shlex.quote(str(out))}" if shared else "")
         if "://" not in url:
             raise CommandError(
                 f"{'--store' if store else VARIABLE} {url!r} isn't a database URL. Use "

@@ -382,10 +382,14 @@ def _named(runs: Sequence[str], store: RunStore, *, every: bool) -> list[StoredR
 
 
 def _problems(run: StoredRun) -> list[Problem]:
-    from mergepoint.journal.journal_check import check_log, check_run
+    from mergepoint.journal.checked_lines import JournalError
+    from mergepoint.journal.journal_check import Problem, check_log, check_run
 
     if run.folder is None:
-        return check_log(run.rows.log(run.run_id))
+        try:
+            return check_log(run.rows.log(run.run_id))
+        except JournalError as error:  # a line of a segment, which no other line can replace
+            return [Problem(run.place, None, str(error))]
     return check_run(run.folder, journal=JOURNAL, transcript=TRANSCRIPT)
 
 
@@ -442,7 +446,7 @@ def repair(
 def _folder(run: StoredRun) -> Path:
     if run.folder is None:
         raise CommandError(
-            f"Can't repair {run.place}: it is in a database. Restore it from a backup."
+            f"Can't repair {run.place}: it has no file of its own. Restore it from a backup."
         )
     return run.folder
 
