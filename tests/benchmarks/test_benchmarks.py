@@ -12,6 +12,7 @@ from tests.benchmarks.by_hand import by_hand, saved_by_hand
 from tests.benchmarks.command import main
 from tests.benchmarks.contender import Contender, Mode
 from tests.benchmarks.equality import UnequalError, check_equal
+from tests.benchmarks.journals import measured
 from tests.benchmarks.measures import MODES, Sizes
 from tests.benchmarks.model import EchoModel
 from tests.benchmarks.ours import fused, journaled_fused, journaled_subgraphs, subgraphs
@@ -219,3 +220,13 @@ def test_the_model_answers_from_what_it_is_sent() -> None:
     """An answer tells prompt and number of messages, so equal answers need equal calls."""
     model = EchoModel()
     assert model.invoke("hello").text == "After 1 messages: hello"
+
+
+def test_journals_of_each_store_are_measured() -> None:
+    """A few runs in files and segments give a line each, beside memory."""
+    memory, *found = measured(["files", "segments"], 3, None)
+    assert [one.name.partition(",")[0] for one in found] == ["files"] * 3 + ["segments"] * 3
+    for one in found:
+        assert one.kilobytes > 1
+        assert one.watched.elapsed > 0
+        assert "runs/s" in one.told(memory)
