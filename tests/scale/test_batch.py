@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from mergepoint import Block, Call, Gate, Step, Template
+from mergepoint import Block, Call, Gate, Step, Template, run_generation
 from mergepoint.core.errors import TreeError
 from mergepoint.journal.checked_lines import JournalError
 from mergepoint.journal.file_journal import FileStore
 from mergepoint.scale import BatchError, BatchResult, batch
+from mergepoint.scale.run_spec import store_at_place
 from mergepoint.testing import ScriptedModel
 
 TREE = Block(
@@ -257,6 +258,24 @@ def test_an_invalid_tree_is_refused_before_its_results_are_begun(tmp_path: Path)
     with pytest.raises(TreeError, match="model"):
         run(TREE, TOPICS, out=tmp_path / "r.jsonl")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_members_share_few_files(tmp_path: Path) -> None:
+    """By default, the journals of all members are in the segments of one folder."""
+    run(TREE, TOPICS, out=tmp_path / "r.jsonl", model=model())
+    files = [path for path in (tmp_path / "r-runs").rglob("*") if path.is_file()]
+    assert 0 < len(files) < 6
+    runs(tmp_path / "own", TREE)
+    assert {
+        one.calls
+        for one in run(TREE, TOPICS[:1], store=tmp_path / "own", batch_id="b", model=model())
+    } == {2}
+    assert isinstance(store_at_place(str(tmp_path / "own")), FileStore)
+
+
+def runs(folder: Path, tree: Block) -> None:
+    """Run a tree by itself, in a folder of its own."""
+    run_generation(tree, runs=folder, inputs={"topic": "x"}, model=model())
 
 
 def test_a_store_of_the_caller_is_used(tmp_path: Path) -> None:

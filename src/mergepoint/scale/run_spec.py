@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from mergepoint.core.errors import MergepointError
-from mergepoint.journal.file_journal import store_at
+from mergepoint.journal.file_journal import JOURNAL, store_at
+from mergepoint.journal.segment_store import SegmentStore
 from mergepoint.journal.stores import Store
 from mergepoint.scale.protocol import BatchError, RunSpec, TargetKind
 from mergepoint.streams.recipe import Recipe
@@ -192,5 +193,15 @@ def target_of(spec: RunSpec) -> FoundTarget:
 
 
 def store_at_place(place: Path | str | Store) -> Store:
-    """Return the store of a batch's journals. Raises JournalError."""
+    """Return the store of a batch's journals: a folder has segments, unless it has runs already.
+
+    Raises JournalError.
+    """
+    if isinstance(place, str) and "://" not in place and not _has_runs(Path(place)):
+        return SegmentStore(place)
     return store_at(place)
+
+
+def _has_runs(folder: Path) -> bool:
+    """Return whether a folder has a run in a folder of its own, as FileStore keeps them."""
+    return next(folder.glob(f"*/{JOURNAL}"), None) is not None
