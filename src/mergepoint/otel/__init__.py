@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry from journals of runs, finished or under way."""
+"""Spans of OpenTelemetry, from journals of finished and of running runs."""
 
 from __future__ import annotations
 
