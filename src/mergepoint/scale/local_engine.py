@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import aclosing
+import gc
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Final
 
 from mergepoint.journal.writer import run_off_loop
@@ -80,11 +81,26 @@ class LocalEngine:
         worker = await run_off_loop(BatchWorker, spec, live=self._live)
         try:
             lanes = _Lanes(worker, inputs)
-            async with aclosing(lanes.results(self._concurrency)) as results:  # type: ignore[type-var]
-                async for result in results:
-                    yield result
+            with _frozen_heap():
+                async with aclosing(lanes.results(self._concurrency)) as results:  # type: ignore[type-var]
+                    async for result in results:
+                        yield result
         finally:
             await worker.close()
+
+
+@contextmanager
+def _frozen_heap() -> Iterator[None]:
+    """Leave what is loaded now out of garbage collections: a full one stops the loop for 0.1 s."""
+    # Another batch, or the host, may have frozen it already; then it is theirs to unfreeze.
+    ours = gc.get_freeze_count() == 0
+    if ours:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        if ours:
+            gc.unfreeze()
 
 
 class _Lanes:
