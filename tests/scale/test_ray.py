@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 from tests.journal.places import place_of
 from tests.scale.fleet import (
-    CALLS,
     CountingModel,
     all_results,
     is_right,
@@ -91,7 +90,7 @@ def nodes() -> Iterator[Nodes]:
 
 def driver(nodes: Nodes, spec: Any, count: int, out: Path) -> subprocess.Popen[bytes]:
     """Start a driver in a process of its own."""
-    options = {"address": nodes.address, "workers": KILLS, "concurrency": 2 * KILLS}
+    options = {"address": nodes.address, "workers": KILLS, "concurrency": KILLS}
     words = ["ray", json.dumps(options), json.dumps(spec.to_plain()), str(count), str(out)]
     command = [sys.executable, "-m", "tests.scale.fleet", *words]
     with out.with_suffix(".stdout").open("ab") as stdout:
@@ -108,12 +107,12 @@ def grown(out: Path) -> Callable[[], bool]:
 def test_a_batch_outlives_workers_a_node_and_its_driver(
     kind: str, nodes: Nodes, tmp_path: Path
 ) -> None:
-    """400 inputs end right, and at most 0.2 % of the calls are repeated, though 8 workers die."""
+    """400 inputs end right, and only calls in progress are repeated, though 8 workers die."""
     count = 400 if kind == "postgresql" else 60
     kills = KILLS if kind == "postgresql" else 2
     chance = random.Random(13)  # noqa: S311  (moments of kills)
     out = tmp_path / "results.jsonl"
-    with CountingModel(delay=0.6) as model, place_of(kind, tmp_path) as place:
+    with CountingModel(delay=0.4) as model, place_of(kind, tmp_path) as place:
         spec = spec_of(place.address, model.url)
         running = driver(nodes, spec, count, out)
         began = time.monotonic()
@@ -140,8 +139,9 @@ def test_a_batch_outlives_workers_a_node_and_its_driver(
         )
         assert {one.id for one in results} == {f"q{number}" for number in range(count)}
         assert all(map(is_right, results))
-        if kind == "postgresql":
-            assert model.repeated <= 0.002 * CALLS * count
+        # A worker has one call in progress. Its answer can be on the way when the worker is killed:
+        # 8 kills, a node with up to 4 workers, and the 8 workers of the killed driver.
+        assert model.repeated <= 2 * KILLS + 4
         assert max(one.attempts for one in results) > 1
         # Ray's notes about the dead would otherwise be among the results.
         assert out.with_suffix(".stdout").read_bytes() == b""

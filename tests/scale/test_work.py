@@ -97,7 +97,7 @@ def test_a_recipe_and_a_run_that_fails(shell: Shell) -> None:
     assert "done      titles" in ended.stderr
     assert "failed    gone: TargetError" in ended.stderr
     assert "couldn't begin" in shell.run("mergepoint runs tail -f gone", code=1).stderr
-    assert shell.run("mergepoint show titles --quiet").stdout
+    assert shell.run("mergepoint show titles").stdout
 
 
 @pytest.mark.parametrize(
