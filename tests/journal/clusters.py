@@ -1,4 +1,4 @@
-"""PostgreSQL servers of a test's own, which it may stop and start."""
+"""PostgreSQL servers of a test's own, which it may stop and start, and ways to them that hang."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
+from threading import Thread
 
 import pytest
 
@@ -42,6 +43,39 @@ class Cluster:
 
     def _control(self, *args: str) -> None:
         _as_user([str(self.programs / "pg_ctl"), "-D", str(self.folder / "data"), *args])
+
+
+class Proxy:
+    """A port of this machine that forwards to another one, and may stop to."""
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self._hung = 0  # connections of earlier generations get no answer any more
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        Thread(target=self._accept, daemon=True).start()
+
+    def hang(self) -> None:
+        """Take what comes over the connections of now, and answer nothing."""
+        self._hung += 1
+
+    def close(self) -> None:
+        """Accept no more connections."""
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self._to))
+                for pair in ((client, server), (server, client)):
+                    Thread(target=self._forward, args=(*pair, self._hung), daemon=True).start()
+
+    def _forward(self, source: socket.socket, target: socket.socket, generation: int) -> None:
+        with suppress(OSError), source, target:
+            while data := source.recv(65_536):
+                if generation == self._hung:
+                    target.sendall(data)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sql
-from tests.journal.clusters import cluster
+from tests.journal.clusters import Proxy, cluster
 from tests.journal.places import Place, engine_at, place_of
 from tests.journal.processes import said, started
 from tests.journal.test_stores import HEADER, begun, record
@@ -178,6 +178,21 @@ def test_a_lost_connection_is_replaced(place: Place, store: SqlStore) -> None:
             other.append(record("b", run="r2"))
         journal.append(record("b"))
     assert [len(store.read(name)[1]) for name in ("r1", "r2")] == [2, 2]
+
+
+def test_a_connection_that_hangs_is_given_up(
+    place: Place, store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write that gets no answer is repeated on a new connection, and is stored once."""
+    monkeypatch.setattr("mergepoint.journal.sql_engines.STALL_SECONDS", 0.5)
+    proxy = Proxy(sql.make_url(place.address).port or 5432)
+    far = SqlStore(sql.make_url(place.address).set(host="127.0.0.1", port=proxy.port))
+    with far.create(HEADER) as journal:
+        journal.append(record("a"))
+        proxy.hang()
+        journal.append(record("b"))
+    assert [one.path for one in store.read("r1")[1]] == ["a", "b"]
+    proxy.close()
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])

@@ -232,6 +232,9 @@ class FileLeases(Leases):
     def _reset(self) -> None:
         super()._reset()
         self._writing = threading.RLock()
+        self._flushing = threading.Lock()
+        self._commits = 0
+        self._flushed = 0
         # A forked process keeps its parent's connection, because closing it would close it there.
         self._forgotten = getattr(self, "_connection", None)
         self._connection: sql.Connection | None = None
@@ -244,12 +247,19 @@ class FileLeases(Leases):
             assert self._connection is not None  # noqa: S101  (a lease was taken)
             with write_transaction(self.database, self._connection, flush=None) as commit:
                 yield self._connection, commit
+            self._commits += 1
 
     def checkpoint(self) -> None:
-        """Flush what was committed."""
-        with self._writing:
-            if self._connection is not None:
-                self._connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)")
+        """Flush what was committed; threads that ask at the same time share a flush."""
+        committed = self._commits
+        with self._flushing:
+            if self._flushed >= committed:
+                return
+            found = self._commits
+            # Not over the connection for writing: others write while the disk is waited for.
+            with self.database.connected() as connection:
+                connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)")
+            self._flushed = found
 
     def _enter(self) -> None:
         with self.database.errors("open"):

@@ -17,6 +17,8 @@ from mergepoint.journal.sql_engines import (
     DBAPIError,
     SharedEngine,
     SQLAlchemyError,
+    answered,
+    close_quietly,
     is_connecting,
     is_unavailable,
     set_up_sqlite,
@@ -101,7 +103,7 @@ class Database:
     @contextmanager
     def connected(self) -> Iterator[sql.Connection]:
         """Yield a connection for a short time; each statement is a transaction of its own."""
-        connection = self._retried("reach", self.engine.connect)
+        connection = self._retried("reach", self._living)
         with self.errors("use"), connection:
             yield connection
 
@@ -120,7 +122,7 @@ class Database:
         """
 
         def once() -> T:
-            with self.engine.connect() as connection:
+            with self.engine.connect() as connection, answered(connection):
                 return work(connection)
 
         return self._retried(act, once, fix=fix, patience=patience)
@@ -175,6 +177,17 @@ class Database:
             connection.execute(_VERSIONS.insert(), row)
             commit()
         self._version = self._schema.version
+
+    def _living(self) -> sql.Connection:
+        """Return a connection that the server answers on."""
+        connection = self.engine.connect()
+        try:
+            with answered(connection):
+                connection.exec_driver_sql("SELECT 1")
+        except BaseException:
+            close_quietly(connection)
+            raise
+        return connection
 
     def _found(self, connection: sql.Connection) -> int:
         has_table = sql.inspect(connection).has_table

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet, WeakValueDictionary, finalize
@@ -36,6 +39,7 @@ __all__ = [
     "IntegrityError",
     "SQLAlchemyError",
     "SharedEngine",
+    "answered",
     "close_quietly",
     "is_connecting",
     "is_unavailable",
@@ -51,6 +55,9 @@ _BUSY_SECONDS = 30
 _POOL = 4  # connections of a process to a server, for all its runs
 _POOL_SECONDS = 30
 _STATEMENT_SECONDS = 30
+STALL_SECONDS = 35.0
+"""Seconds until this process gives up a connection on which a statement gets no answer."""
+
 # Options of libpq. A server that vanished without a word is noticed after about 30 seconds: by
 # unacknowledged data (in milliseconds), or by probes of a connection on which nothing is sent.
 _LIBPQ = {
@@ -150,11 +157,13 @@ def _forget_parent() -> None:
     to /dev/null: what the driver sends when the child ends goes there, and not to the session.
     """
     SHARING.release()
+    _WATCHING.clear()
+    _WAITING.clear()
     for session in list(_SESSIONS):
         with suppress(Exception):  # a connection that is lost has no socket
-            socket = session.fileno()
+            number = session.fileno()
             nothing = os.open(os.devnull, os.O_RDWR)
-            os.dup2(nothing, socket, inheritable=False)
+            os.dup2(nothing, number, inheritable=False)
             os.close(nothing)
     _FORGOTTEN.extend(_SESSIONS)
     for engine in list(_ENGINES):
@@ -215,6 +224,42 @@ _UNAVAILABLE = {
 }
 
 
+# A server that is paused, or a proxy before it, acknowledges what it receives and answers nothing,
+# which neither TCP nor the server's own limit ends. So a thread closes the connection, and whoever
+# waits for it gets an error, as for any lost connection.
+
+_WAITING: dict[object, tuple[float, Any]] = {}
+_WATCHING = threading.Event()
+
+
+@contextmanager
+def answered(connection: sql.Connection) -> Iterator[None]:
+    """Break a connection to a server if what is inside takes longer than STALL_SECONDS."""
+    session = connection.connection.dbapi_connection
+    if session not in _SESSIONS:
+        yield
+        return
+    if not _WATCHING.is_set():
+        _WATCHING.set()
+        threading.Thread(target=_watch, name="mergepoint-stalls", daemon=True).start()
+    key = object()
+    _WAITING[key] = time.monotonic() + STALL_SECONDS, session
+    try:
+        yield
+    finally:
+        _WAITING.pop(key, None)
+
+
+def _watch() -> None:
+    while True:
+        time.sleep(min(1.0, STALL_SECONDS / 4))
+        now = time.monotonic()
+        for key, (deadline, session) in list(_WAITING.items()):
+            if now > deadline and _WAITING.pop(key, None) is not None:
+                with suppress(Exception), socket.socket(fileno=os.dup(session.fileno())) as copy:
+                    copy.shutdown(socket.SHUT_RDWR)
+
+
 def is_unavailable(error: SQLAlchemyError, kind: str) -> bool:
     """Return whether a server may succeed if the same is tried again, on a new connection."""
     if kind != "postgresql":
@@ -265,7 +310,6 @@ def _created(url: sql.URL) -> sql.Engine:
             "pool_size": _POOL,
             "max_overflow": 0,
             "pool_timeout": _POOL_SECONDS,
-            "pool_pre_ping": True,
             "pool_use_lifo": True,
         }
     if url.drivername == "postgresql+psycopg":
