@@ -19,9 +19,9 @@ from mergepoint.core.errors import MergepointError, install_command
 from mergepoint.journal.call_records import record_to_plain
 from mergepoint.journal.checked_lines import JournalError, encode
 from mergepoint.journal.file_journal import FileStore, store_at
-from mergepoint.journal.leases import FileLeases
 from mergepoint.journal.run_tables import RECORDS, RUNS
 from mergepoint.journal.sql_journal import SqlStore
+from mergepoint.journal.sqlite_leases import FileLeases
 from mergepoint.journal.stores import Store
 
 

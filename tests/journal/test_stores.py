@@ -124,11 +124,12 @@ def test_an_unknown_run_is_told_with_the_nearest(store: Store) -> None:
 
 def test_an_id_is_used_once(store: Store) -> None:
     """A second creation is refused with the ways out, and leaves the first as it was."""
+    told = r"a run 'r1' in .* already; to continue it, .*another id"
     with store.create(HEADER) as journal:
         journal.append(record("a"))
-    with pytest.raises(
-        JournalError, match=r"a run 'r1' in .* already; to continue it, .*another id"
-    ):
+        with pytest.raises(JournalError, match=told):
+            store.create(begun("r1", 1))
+    with pytest.raises(JournalError, match=told):
         store.create(begun("r1", 1))
     assert store.read("r1") == (HEADER, (record("a"),))
 

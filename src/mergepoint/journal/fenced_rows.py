@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from mergepoint.journal.checked_lines import JournalError
-from mergepoint.journal.leases import FileLeases, Lease, Leases
+from mergepoint.journal.leases import Lease, Leases
 from mergepoint.journal.run_tables import RECORDS, RUN_TABLES
 from mergepoint.journal.sql_database import DatabaseUnavailable
 from mergepoint.journal.sql_engines import IntegrityError, sql
+from mergepoint.journal.sqlite_leases import FileLeases
 
 
 @dataclass(slots=True, eq=False)

@@ -86,7 +86,7 @@ class SharedEngine:
         # A write transaction begins and commits by itself, so the driver must not begin one.
         self.engine = engine.execution_options(isolation_level="AUTOCOMMIT")
         self.has_connected = False
-        # The leases of this process there, by their options: see `leases_of`.
+        # The leases of this process there, by their options: see `SqlStore`.
         self.leases: WeakValueDictionary[object, Any] = WeakValueDictionary()
         self._base = engine
         _ENGINES.add(self)

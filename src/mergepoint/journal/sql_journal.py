@@ -14,13 +14,15 @@ from mergepoint.journal.group_commit import (
     by_journal,
     encode_at,
 )
-from mergepoint.journal.leases import LEASE_SECONDS, FileLeases, Lease, Leases, leases_of
+from mergepoint.journal.leases import LEASE_SECONDS, Lease, Leases
 from mergepoint.journal.line_logs import Tail, decode_line
 from mergepoint.journal.recorded_answers import outcomes
 from mergepoint.journal.redact import Redact
 from mergepoint.journal.run_tables import RUN_SCHEMA, RUN_TABLES, RUNS
+from mergepoint.journal.server_leases import ServerLeases
 from mergepoint.journal.sql_database import RETRY_SECONDS, Database
-from mergepoint.journal.sql_engines import sql
+from mergepoint.journal.sql_engines import SHARING, sql
+from mergepoint.journal.sqlite_leases import FileLeases
 from mergepoint.journal.stores import (
     FORMAT,
     RunHeader,
@@ -118,7 +120,7 @@ class SqlStore:
         self.sync = checked_sync(sync)
         self.redact = redact
         self._database = Database(address, schema=RUN_SCHEMA, retry_seconds=retry_seconds)
-        self.leases = leases_of(self._database, seconds=lease_seconds, flush=sync == "record")
+        self.leases = _leases_of(self._database, seconds=lease_seconds, flush=sync == "record")
         self._writer = GroupWriter(self._commit)
 
     def create(self, header: RunHeader) -> SqlJournal:
@@ -234,6 +236,18 @@ class SqlStore:
         if isinstance(self.leases, FileLeases) and self.sync == "edges":
             with self._database.errors("flush"):
                 self.leases.checkpoint()
+
+
+def _leases_of(database: Database, *, seconds: float, flush: bool) -> Leases:
+    """Return the leases of this process in a database, the same for all stores with it."""
+    options = seconds, flush
+    known = database.engine.leases
+    with SHARING:
+        found: Leases | None = known.get(options)
+        if found is None:
+            kind = FileLeases if database.kind == "sqlite" else ServerLeases
+            found = known[options] = kind(database, seconds=seconds, flush=flush)
+        return found
 
 
 def _fail(writes: Iterable[LineWrite], error: JournalError) -> None:
