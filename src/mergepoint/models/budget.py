@@ -323,6 +323,13 @@ class BudgetLedger:
                     account.held = account.held.minus(held)
                     account.spent = account.spent.plus(used)
 
+    def at_most(
+        self, path: str, model: str, messages: Sequence[BaseMessage], params: Mapping[str, Any]
+    ) -> tuple[CallEstimate, Price | None]:
+        """Return the most that one attempt can use, and the price of its model or None."""
+        price = self.prices.of(model)
+        return self._need(path, price, messages, params), price
+
     def _need(
         self,
         path: str,
@@ -454,6 +461,12 @@ class NestedBudget:
                 own.release()
             raise
         return _Both(own, around) if own is not None and around is not None else own or around
+
+    def at_most(
+        self, path: str, model: str, messages: Sequence[BaseMessage], params: Mapping[str, Any]
+    ) -> tuple[CallEstimate, Price | None]:
+        """Return the most that one attempt can use, as the inner run knows it."""
+        return self._own.at_most(path, model, messages, params)
 
     def charge(self, key: CallKey, model: str, message: AIMessage | None) -> float | None:
         """Charge both for a call that was made without a reservation; return its cost in USD."""

@@ -35,6 +35,7 @@ from mergepoint.journal.recorded_answers import AnswerRequest, RecordedAnswers
 from mergepoint.journal.stores import Journal
 from mergepoint.journal.writer import PendingWrites, append_record
 from mergepoint.models.budget import BudgetSource, Reservation, merged
+from mergepoint.models.call_limits import LIMITS, CallLimits, CallPermit, CallRequest
 from mergepoint.models.identity import declared
 from mergepoint.models.pricing import needs_catalogue, read_catalogue
 from mergepoint.models.providers import View, as_langchain_sends, default_view, seen_through
@@ -97,8 +98,9 @@ class ModelCall:
       structured output drops those of the call.
     - `request`: the request fingerprint. `answer`: a recorded answer to use instead of a call.
       `kind` and `sample` are recorded.
-    - `budget`: the source of reservations for each attempt. `grace`: seconds in which a cancelled
-      attempt may finish. `scopes`: the number of scopes whose instrumentation the call has passed.
+    - `budget`: the source of reservations for each attempt. `limits`: those that its run shares
+      with others. `grace`: seconds in which a cancelled attempt may finish. `scopes`: the number of
+      scopes whose instrumentation the call has passed.
     - `asks_again`: the caller repeats the call with the reason if its answer is rejected. So the
       policy does not retry it, and a rejected recorded answer is used as well. The journals in
       `failed_in` already have that failure.
@@ -111,6 +113,8 @@ class ModelCall:
       them.
     - `attempt` and `again`: if a stream broke after some pieces were emitted, its caller starts it
       again from the beginning as `attempt`, after `again` seconds.
+    - `permit`: what the shared limits granted to the attempt in progress. A call inside it, of
+      another scope, is the same request, and needs no permit of its own.
     - `tried`: the number of attempts of earlier models of a Runnable. `ended_by`: an error that no
       other model can fix; no further model is tried.
     """
@@ -126,6 +130,7 @@ class ModelCall:
     request: str = ""
     answer: CallRecord | None = None
     budget: BudgetSource | None = None
+    limits: CallLimits | None = field(default_factory=LIMITS.get)
     policy: Policy = field(default_factory=Policy)
     grace: float = GRACE
     clock: Clock = field(default_factory=CLOCK.get)
@@ -147,6 +152,7 @@ class ModelCall:
     unshared: bool = field(default=False, init=False)
     response: str = field(default="", init=False)
     message: AIMessage | None = field(default=None, init=False)
+    permit: CallPermit | None = field(default=None, init=False)
 
     def begin_again(self) -> bool:
         """Return whether the call must be made again, and prepare it for that."""
@@ -201,6 +207,7 @@ class Attempt:
         self._response = ""
         self._started = 0.0
         self._reservation: Reservation | None = None
+        self._permit: CallPermit | None = None
         self._stop_signal = call_run.stop_signal
         self._emitted = False
         self._written = False
@@ -215,6 +222,9 @@ class Attempt:
             self._stop_signal.check()
         if self._after is not None:
             self._call_run.call.clock.sleep(self._after)
+        if (limits := self._limits()) is not None:
+            with self._admission() as request:
+                self._permit = limits.admit(request, self._check_stop)
 
     async def apause(self) -> None:
         """Wait as `pause` does, on an event loop, and load prices in a thread."""
@@ -223,40 +233,91 @@ class Attempt:
             await asyncio.to_thread(read_catalogue)
         if self._after is not None:
             await call.clock.asleep(self._after)
+        if (limits := self._limits()) is not None:
+            with self._admission() as request:
+                self._permit = await limits.aadmit(request, self._check_stop)
+
+    def refresh(self) -> None:
+        """Wait for a new permit if the one of this attempt has become too old to be used."""
+        if self._permit is not None and not self._permit.fresh:
+            self._permit.renew(self._check_stop)
+            self._started = now()
+
+    async def arefresh(self) -> None:
+        """Wait as `refresh` does, on an event loop."""
+        if self._permit is not None and not self._permit.fresh:
+            await self._permit.arenew(self._check_stop)
+            self._started = now()
+
+    def _limits(self) -> CallLimits | None:
+        """Return the shared limits that this attempt must pass, or None."""
+        return self._call_run.call.limits if self._live and self._around() is None else None
+
+    def _around(self) -> CallPermit | None:
+        """Return the permit of a call around this one that sends the same request, or None."""
+        around = CALL.get()
+        return None if around is None or around is self._call_run.call else around.permit
+
+    @contextlib.contextmanager
+    def _admission(self) -> Iterator[CallRequest]:
+        call = self._call_run.call
+        try:
+            self.sent = self._call_run.outgoing()
+            yield CallRequest(call.key, call.model, self.sent, call.params, call.budget)
+        except BaseException as error:
+            call.leave(error, 0)
+            raise
+
+    def _check_stop(self) -> None:
+        if self._stop_signal is not None:
+            self._stop_signal.check()
+
+    def release(self) -> None:
+        """Return what was reserved for an attempt that did not start."""
+        permit, self._permit = self._permit, None
+        for reserved in (permit, self._reservation):
+            if reserved is not None:
+                reserved.release()
 
     def __enter__(self) -> Self:
         call_run, call = self._call_run, self._call_run.call
         self.shield = CancellationShield(call_run.limits)
-        if self._stop_signal is not None and self._live:
-            self._stop_signal.check()
-        self._started = now()
-        if self._live:
-            self.sent = call_run.outgoing()
-        if self._live and call.budget is not None:
-            try:
-                # Reserved before anything is sent, so that a refused call costs nothing.
-                self._reservation = call.budget.reserve(
-                    call.key, call.model, self.sent, call.params
-                )
-                if self._reservation is not None and self._reservation.counts_calls:
-                    self._begin_on_record(self._reservation)
-            except BaseException as error:
-                call.leave(error, 0)
-                raise
+        try:
+            if self._live:
+                self._check_stop()
+            self._started = now()
+            if self._live:
+                self.sent = self.sent or call_run.outgoing()
+                self._reserve()
+        except BaseException:
+            self.release()
+            raise
+        call.permit = self._permit or self._around()
         if self._stop_signal is not None:
             self._stop_signal.begin(self)
         return self
 
-    def _begin_on_record(self, reservation: Reservation) -> None:
-        """Record the start of the attempt, so that a limit of calls holds even after a crash."""
+    def _reserve(self) -> None:
+        """Reserve the attempt before anything is sent, so that a refused call costs nothing."""
+        call = self._call_run.call
         try:
-            for journal in self._call_run.call.journals:
-                # One in memory ends with its process, so no resumed run could read a start there.
-                if journal.keyed:
-                    append_record(journal, self._attempt_record(begun=True))
-        except BaseException:
-            reservation.release()
+            if call.budget is not None:
+                self._reservation = call.budget.reserve(
+                    call.key, call.model, self.sent, call.params
+                )
+            reserved = (self._reservation, self._permit or self._around())
+            if any(one is not None and one.counts_calls for one in reserved):
+                self._begin_on_record()
+        except BaseException as error:
+            call.leave(error, 0)
             raise
+
+    def _begin_on_record(self) -> None:
+        """Record the start of the attempt, so that a limit of calls holds even after a crash."""
+        for journal in self._call_run.call.journals:
+            # One in memory ends with its process, so no resumed run could read a start there.
+            if journal.keyed:
+                append_record(journal, self._attempt_record(begun=True))
 
     async def answer(self, ask: Callable[[], Awaitable[ChatResult]]) -> ChatResult:
         """Return the model's answer once it is recorded; the time of writing does not count.
@@ -354,6 +415,7 @@ class Attempt:
             call.leave(unwritten, 0)
             raise
         finally:
+            call.permit = None
             if self._stop_signal is not None:
                 self._stop_signal.end(self)
         # Raised only now, because the paid answer had to be recorded first.
@@ -386,6 +448,8 @@ class Attempt:
         self._written = True
         held = self._reservation
         cost = None if held is None else held.settle(self._message, error)
+        if self._permit is not None:
+            self._permit.settle(self._message, error)
         record = self._attempt_record(error, cost=cost)
         call = self._call_run.call
         for journal in call.journals:

@@ -187,6 +187,7 @@ def _generate_through(own: Callable[..., ChatResult]) -> Callable[..., ChatResul
         for attempt in call_run.attempts():
             attempt.pause()
             with attempt:
+                attempt.refresh()
                 sends = partial(own, self, attempt.sent, **options)
                 ask = call_run.around(partial(read_answer, sends, call_run.path), run_inside)
                 result: ChatResult = in_time(ask, call_run.limits)
@@ -217,6 +218,7 @@ def _agenerate_through(own: Callable[..., Any]) -> Callable[..., Any]:
         for attempt in call_run.attempts():
             await attempt.apause()
             async with FlushedContext(attempt):
+                await attempt.arefresh()
                 sends = partial(own, self, attempt.sent, **options)
                 result = await attempt.answer(partial(aread_answer, sends, call_run.path))
         return result
@@ -257,6 +259,7 @@ def _stream_through(own: Callable[..., Any]) -> Callable[..., Any]:
         for attempt in call_run.attempts():
             attempt.pause()
             with attempt:
+                attempt.refresh()
                 sends = partial(own, self, attempt.sent, **options)
                 start = call_run.around(partial(read_stream, sends, call_run.path), stream_inside)
                 with closing(pieces_in_time(start, call_run.limits)) as stream:
@@ -294,6 +297,7 @@ def _astream_through(own: Callable[..., Any]) -> Callable[..., Any]:
         for attempt in call_run.attempts():
             await attempt.apause()
             async with FlushedContext(attempt):
+                await attempt.arefresh()
                 sends = partial(own, self, attempt.sent, **options)
                 start = call_run.around(partial(aread_stream, sends, call_run.path), astream_inside)
                 async with aclosing(attempt.shield.stream(start)) as stream:

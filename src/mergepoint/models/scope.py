@@ -31,6 +31,7 @@ from mergepoint.models.call import (
     find_recorded_answer,
     uses_fingerprints,
 )
+from mergepoint.models.call_limits import LIMITS
 from mergepoint.models.identity import declared, part_of, plain_options
 from mergepoint.models.providers import View, default_view
 from mergepoint.models.retry import CLOCK
@@ -129,6 +130,7 @@ class Scope:
         self.tracker = AttemptTracker(key.full_path)
         self.halt = STOP_SIGNAL.get()
         self.clock = CLOCK.get()
+        self.shared = LIMITS.get()
         self._view = view
         self._tries = samples is not None
         self._keyed = list(filter(uses_fingerprints, self.keepers))
@@ -165,6 +167,7 @@ class Scope:
             accept=self._accept or _text_of_answer,
             asks_again=self._accept is not None,
             budget=self.budget,
+            limits=self.shared,
             policy=self.policy,
             clock=self.clock,
             kind=self._kind,
@@ -344,15 +347,20 @@ class ScopedAttempt(Attempt):
 
     def __enter__(self) -> Self:
         call_run, tracker = self._call_run, self._call_run.scope.tracker
-        if call_run.counted:
-            tracker.begin()
-        else:
-            tracker.check()
+        try:
+            if call_run.counted:
+                tracker.begin()
+            else:
+                tracker.check()
+        except BaseException:
+            self.release()
+            raise
         try:
             if self._live:
                 call_run.limits = call_run.scope.limits()
             return super().__enter__()
         except BaseException:
+            self.release()
             if call_run.counted:
                 tracker.end()
             raise
