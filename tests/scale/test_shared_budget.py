@@ -204,7 +204,7 @@ def test_a_larger_budget_takes_the_place_of_the_first(tmp_path: Path) -> None:
             other = begun(second, "s")
             reserved(second, other).settle(answer(1))
             for budget, mine in ((first, share), (second, other)):
-                with pytest.raises(BatchBudgetExceeded, match="2 calls spent"):
+                with pytest.raises(BatchBudgetExceeded, match="budget of batch b, 2 calls,"):
                     reserved(budget, mine)
 
 

@@ -80,7 +80,7 @@ class BudgetRow(NamedTuple):
     usage: BudgetUsage
 
 
-class RunRow(NamedTuple):
+class RunSpending(NamedTuple):
     """The usage of one run, and how often a process began or resumed it."""
 
     epoch: int
@@ -132,13 +132,13 @@ class BudgetRows:
         row = found[0]
         return BudgetRow(row[:3], _usage(row[3:]))
 
-    def read_runs(self, execute: Execute, runs: Iterable[str]) -> dict[str, RunRow]:
+    def read_runs(self, execute: Execute, runs: Iterable[str]) -> dict[str, RunSpending]:
         """Return the rows of runs, by id, without those that don't exist."""
         about = {"batch": self._batch, "runs": self._place.several(list(runs))}
         found = execute(_READ_RUNS + self._place.among, about)
-        return {row[0]: RunRow(row[1], _usage(row[2:])) for row in found}
+        return {row[0]: RunSpending(row[1], _usage(row[2:])) for row in found}
 
-    def write(self, execute: Execute, total: BudgetUsage, runs: Mapping[str, RunRow]) -> None:
+    def write(self, execute: Execute, total: BudgetUsage, runs: Mapping[str, RunSpending]) -> None:
         """Write the usage of the batch, and the rows of runs."""
         execute(_WRITE, {"batch": self._batch, **_columns(total)})
         for run, row in runs.items():

@@ -24,7 +24,7 @@ from mergepoint.models.budget_account import (
 )
 from mergepoint.models.call_limits import CallRequest
 from mergepoint.models.pricing import PICO, Prices
-from mergepoint.scale.budget_rows import BudgetRow, BudgetRows, BudgetUsage, RunRow
+from mergepoint.scale.budget_rows import BudgetRow, BudgetRows, BudgetUsage, RunSpending
 from mergepoint.tree.policy import Budget
 
 # One thread of a worker writes for all of its runs. What has come in since its last transaction is
@@ -241,7 +241,7 @@ class SharedBudget:
 class _State:
     """The rows of a batch within one transaction."""
 
-    def __init__(self, name: str, row: BudgetRow, runs: Mapping[str, RunRow]) -> None:
+    def __init__(self, name: str, row: BudgetRow, runs: Mapping[str, RunSpending]) -> None:
         self.total = row.usage
         self._most = row.most
         self._runs = runs
@@ -250,9 +250,9 @@ class _State:
 
     def begin(self, share: RunShare) -> None:
         """Begin a share: nothing is reserved, and its journal says what is spent."""
-        known = self._runs.get(share.run, RunRow(0, BudgetUsage()))
+        known = self._runs.get(share.run, RunSpending(0, BudgetUsage()))
         if share.run in self._shares:
-            known = RunRow(*self._shares[share.run][1:])
+            known = RunSpending(*self._shares[share.run][1:])
         # What was settled counts even if the process ended before its record was written.
         spent = Amount(*map(max, known.usage.spent, share.earlier))
         self.total = self.total.minus(known.usage).plus(BudgetUsage(spent))
@@ -294,9 +294,9 @@ class _State:
         self._shares[share.run] = share, epoch, usage.plus(more)
         self.total = self.total.plus(more)
 
-    def rows(self) -> dict[str, RunRow]:
+    def rows(self) -> dict[str, RunSpending]:
         """Return the rows to write."""
-        return {run: RunRow(epoch, usage) for run, (_, epoch, usage) in self._shares.items()}
+        return {run: RunSpending(epoch, usage) for run, (_, epoch, usage) in self._shares.items()}
 
     def commit(self) -> None:
         """Note in the shares what was written."""
