@@ -244,7 +244,7 @@ def test_a_text_is_a_target(tmp_path: Path) -> None:
         ({"knobs": {"n": 1}}, "'knobs' is no option of a batch of a tree"),
         ({"workers": 2}, "model=.* is an object of this process"),
         ({"budget": {"seconds": 3}}, "no budget of seconds"),
-        ({"requests_per_minute": 60}, "can't have requests_per_minute yet"),
+        ({"requests_per_minute": 0}, "requests_per_minute is 0; use a whole number above 0"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -271,6 +271,35 @@ def test_members_share_few_files(tmp_path: Path) -> None:
         for one in run(TREE, TOPICS[:1], store=tmp_path / "own", batch_id="b", model=model())
     } == {2}
     assert isinstance(store_at_place(str(tmp_path / "own")), FileStore)
+
+
+def test_a_budget_of_calls_holds_over_the_whole_batch(tmp_path: Path) -> None:
+    """A batch ends when its budget is used up, and goes on with a larger one."""
+    out, scripted = tmp_path / "r.jsonl", model()
+    with pytest.raises(BatchError, match="budget of batch 'b' is used up"):
+        run(TREE, TOPICS, out=out, batch_id="b", model=scripted, budget={"calls": 9}, concurrency=2)
+    assert len(scripted.calls) == 9
+    assert {line["status"] for line in lines(out)} == {"done"}
+    again = model()
+    run(TREE, TOPICS, out=out, batch_id="b", model=again, budget={"calls": 60})
+    assert len(lines(out)) == 30
+    assert len(again.calls) == 51
+
+
+def test_a_rate_limit_is_passed_to_the_workers(tmp_path: Path) -> None:
+    """Requests beyond the first minute's wait."""
+
+    async def some() -> int:
+        stream = batch(TREE, TOPICS, out=tmp_path / "r", model=scripted, requests_per_minute=8)
+        found = [await anext(stream)]
+        await asyncio.sleep(1)
+        await stream.aclose()  # type: ignore[attr-defined]
+        return len(found)
+
+    scripted = model()
+    with pytest.raises((TimeoutError, StopAsyncIteration)):
+        asyncio.run(asyncio.wait_for(some(), 4))
+    assert len(scripted.calls) == 8
 
 
 def runs(folder: Path, tree: Block) -> None:

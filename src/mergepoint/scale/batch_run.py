@@ -8,7 +8,7 @@ import json
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -37,7 +37,7 @@ from mergepoint.scale.run_spec import (
     store_at_place,
 )
 from mergepoint.scale.target_inputs import TargetInputs
-from mergepoint.scale.worker import members_of
+from mergepoint.scale.worker import LimitedRuns, members_of
 from mergepoint.tree.policy import Budget, as_budget
 
 Inputs = str | Path | Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
@@ -236,25 +236,27 @@ class BatchRun:
         It reads files, so call it in a thread if there is an event loop. Raises the errors of
         `batch`.
         """
-        if limits:
-            # Refused rather than ignored: a worker doesn't count them yet.
-            raise BatchError(f"a batch can't have {', '.join(limits)} yet; leave it out")
         form = TargetForm.of(target)
         plain, live = split_options(options or {})
         place = _store_place(store, out, inputs)
-        opened = store_at_place(place)
-        try:
-            members = members_of(form.found, {**plain, **live}, opened)
-        finally:
-            _close(opened, unless=store)
         spec = RunSpec(
-            batch=batch_id or _batch_id(out, inputs, members.fingerprint),
+            batch=batch_id or "unnamed",
             target=form.text,
             kind=form.kind,
             store=str(place),
             options=plain,
-            limits=dict(limits or {}),
+            limits=_limits_at(place, limits),
             version=installed_version(),
+            fingerprint="",
+        )
+        opened = store_at_place(place)
+        try:
+            members = members_of(form.found, {**plain, **live}, opened, LimitedRuns(spec))
+        finally:
+            _close(opened, unless=store)
+        spec = replace(
+            spec,
+            batch=batch_id or _batch_id(out, inputs, members.fingerprint),
             fingerprint=members.fingerprint,
         )
         run_id_of(spec.batch, "")  # raises for an id that makes none
@@ -413,6 +415,16 @@ def _store_place(
         return str(out.with_name(f"{out.stem}-runs").resolve())
     name = Path(inputs).stem if isinstance(inputs, str | Path) else "batch"
     return str(Path("runs", f"{name}-runs").resolve())
+
+
+def _limits_at(place: Path | str | Store, limits: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return limits with the place where all workers count: next to the journals."""
+    given = dict(limits or {})
+    if not given or "at" in given or not isinstance(place, str):
+        return given
+    if place.startswith("sqlite:///"):
+        return {**given, "at": f"{place.removeprefix('sqlite:///')}.limits"}
+    return {**given, "at": place if "://" in place else str(Path(place) / "limits.db")}
 
 
 def _batch_id(out: Path | None, inputs: Inputs, fingerprint: str) -> str:

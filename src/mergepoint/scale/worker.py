@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
@@ -18,8 +19,9 @@ from mergepoint.journal.checked_lines import JournalError, JournalFileError
 from mergepoint.journal.stores import RunJournal, Store
 from mergepoint.journal.transcript import usage_of
 from mergepoint.journal.writer import run_off_loop
-from mergepoint.models.pricing import Price
+from mergepoint.models.pricing import Price, Prices
 from mergepoint.models.providers import ModelSettings
+from mergepoint.scale.limits import member_budget, open_limits
 from mergepoint.scale.protocol import BatchError, BatchInput, BatchResult, RunSpec, run_id_of
 from mergepoint.scale.run_spec import (
     LiveValues,
@@ -97,7 +99,9 @@ class BatchWorker:
         self.spec = spec
         self.store = live.store or store_at_place(spec.store)
         found = live.found or target_of(spec)
-        self._members = members_of(found, {**spec.options, **live.options}, self.store)
+        self._limits = LimitedRuns(spec)
+        options = {**spec.options, **live.options}
+        self._members = members_of(found, options, self.store, self._limits)
         check_fingerprint(spec, self._members.fingerprint)
 
     async def run(self, given: BatchInput) -> BatchResult:
@@ -120,7 +124,8 @@ class BatchWorker:
         return _result(given, run_id, outcome)
 
     async def close(self) -> None:
-        """Close the store."""
+        """Write the usage of the batch's limits, and close the store."""
+        await self._limits.close()
         close = getattr(self.store, "close", None)
         if close is not None:
             await run_off_loop(close)
@@ -210,7 +215,43 @@ def _error_of(error: Exception) -> dict[str, Any]:
     }
 
 
-def members_of(found: FoundTarget, options: Mapping[str, Any], store: Store) -> BatchMembers:
+class LimitedRuns:
+    """The limits of a batch in this worker, opened with its first run."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self.declared = spec.limits
+        try:
+            self._limits = open_limits(spec.limits, batch=spec.batch)
+        except ValueError as error:
+            raise BatchError(str(error)) from None
+        self._opening = asyncio.Lock()
+        self._open = False
+
+    @asynccontextmanager
+    async def run(
+        self, run_id: str, records: Sequence[CallRecord], prices: Any
+    ) -> AsyncIterator[None]:
+        """Apply the limits to a run, whose journal has these records already."""
+        if self._limits is None:
+            yield
+            return
+        async with self._opening:
+            if not self._open:
+                await self._limits.__aenter__()
+                self._open = True
+        async with self._limits.run(run_id, records, prices=Prices(prices)):
+            yield
+
+    async def close(self) -> None:
+        """Close their place."""
+        if self._limits is not None and self._open:
+            self._open = False
+            await self._limits.__aexit__(None, None, None)
+
+
+def members_of(
+    found: FoundTarget, options: Mapping[str, Any], store: Store, limits: LimitedRuns
+) -> BatchMembers:
     """Return a prepared target.
 
     Raises BatchError for an option that the target doesn't have, and the errors of preparing it.
@@ -225,9 +266,12 @@ def members_of(found: FoundTarget, options: Mapping[str, Any], store: Store) -> 
     given = dict(options)
     if given.get("prices"):
         given["prices"] = {name: _price(price) for name, price in given["prices"].items()}
+    # A budget in USD can't count a model without a price: each run refuses one before its calls.
+    if (budget := member_budget(limits.declared, given.get("budget"))) is not None:
+        given["budget"] = budget
     if isinstance(found.value, Recipe):
-        return RecipeMembers(found.value, {"library": found.library, **given}, store)
-    return TreeMembers(found.value, given, store)
+        return RecipeMembers(found.value, {"library": found.library, **given}, store, limits)
+    return TreeMembers(found.value, given, store, limits)
 
 
 def _price(price: Price | Mapping[str, Any]) -> Price:
@@ -237,7 +281,11 @@ def _price(price: Price | Mapping[str, Any]) -> Price:
 class TreeMembers:
     """A tree that is compiled once for all inputs of a batch."""
 
-    def __init__(self, tree: Node, options: Mapping[str, Any], store: Store) -> None:
+    def __init__(
+        self, tree: Node, options: Mapping[str, Any], store: Store, limits: LimitedRuns
+    ) -> None:
+        self._limits = limits
+        self._prices = options.get("prices")
         self._tree = as_tree(tree)
         self._path = root_path(self._tree)
         self._declared = declared_inputs(self._tree)
@@ -261,7 +309,8 @@ class TreeMembers:
         journal = await run_off_loop(self._begin, ctx)
         known = len(journal.records)
         try:
-            await self._runner.arun_untraced(ctx, self._tree)
+            async with self._limits.run(run_id, journal.records, self._prices):
+                await self._runner.arun_untraced(ctx, self._tree)
         finally:
             try:
                 await run_off_loop(journal.close)
@@ -286,8 +335,12 @@ class TreeMembers:
 class RecipeMembers:
     """A recipe that is planned once for all inputs of a batch."""
 
-    def __init__(self, recipe: Recipe, options: Mapping[str, Any], store: Store) -> None:
+    def __init__(
+        self, recipe: Recipe, options: Mapping[str, Any], store: Store, limits: LimitedRuns
+    ) -> None:
         given = dict(options)
+        self._limits = limits
+        self._prices = given.get("prices")
         self._wanted: int | None = given.pop("wanted", None)
         own = {name: given.pop(name) for name in SETTINGS if name in given}
         self._store = store
@@ -305,16 +358,23 @@ class RecipeMembers:
     async def run(self, value: Any, run_id: str, outcome: RunOutcome) -> None:
         """Run the recipe on a list of items."""
         items = items_of(value if isinstance(value, list) else [value])
-        resumes = await run_off_loop(self._store.has, run_id)
-        run = RecipeRun(self._setup, items, run_id, resumes, member=True)
+        known = await run_off_loop(self._recorded, run_id)
+        run = RecipeRun(self._setup, items, run_id, known is not None, member=True)
         try:
-            things = [thing async for thing in run.first(self._wanted)]
+            async with self._limits.run(run_id, known or (), self._prices):
+                things = [thing async for thing in run.first(self._wanted)]
         finally:
             outcome.records += run.journal.records[run.resumed_records :]
         result = run.result(things)
         outcome.text, outcome.outputs = result.text, result.outputs
         if things and len(result.failed) == len(things):
             outcome.problem = _reason(result.failed)
+
+    def _recorded(self, run_id: str) -> Sequence[CallRecord] | None:
+        """Return the records of a run that has begun, None for a new one."""
+        if not self._store.has(run_id):
+            return None
+        return self._store.read(run_id)[1] if self._limits.declared else ()
 
 
 def _reason(things: Sequence[Thing]) -> str:
