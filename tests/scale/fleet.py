@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from mergepoint.scale import BatchEngine, BatchInput, BatchResult, RunSpec
 from mergepoint.scale.run_spec import installed_version, store_at_place, target_of
-from mergepoint.scale.worker import members_of
+from mergepoint.scale.worker import LimitedRuns, members_of
 
 CALLS = 7
 TREE = "\n".join(
@@ -129,7 +129,9 @@ def spec_of(store: str, url: str, *, batch: str = "fleet", target: str = TREE) -
         "options": options,
     }
     draft = RunSpec(**plain, version=installed_version(), fingerprint="")
-    print_of = members_of(target_of(draft), options, store_at_place(store)).fingerprint
+    found = target_of(draft)
+    members = members_of(found, options, store_at_place(store), LimitedRuns(draft))
+    print_of = members.fingerprint
     return RunSpec(**plain, version=draft.version, fingerprint=print_of)
 
 
