@@ -216,6 +216,7 @@ class BatchRun:
     resume_failed: bool = False
     ordered: bool = False
     _over_budget: int = field(default=0, init=False)
+    _note: Path | None = field(default=None, init=False)
 
     @classmethod
     def of(
@@ -228,6 +229,7 @@ class BatchRun:
         batch_id: str | None = None,
         resume_failed: bool = False,
         ordered: bool = False,
+        limit: int | None = None,
         limits: Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> BatchRun:
@@ -268,13 +270,14 @@ class BatchRun:
         )
         takes = TargetInputs.of(form.found.value)
         file = None if out is None else ResultFile.open(out)
+        note = None
         try:
             if out is not None:
-                _check_same_batch(out, spec)
+                note = _check_same_batch(out, spec)
             run = cls(
                 spec=spec,
                 live=own,
-                inputs=_inputs(inputs, takes),
+                inputs=_inputs(inputs, takes, limit),
                 file=file,
                 resume_failed=resume_failed,
                 ordered=ordered,
@@ -282,9 +285,9 @@ class BatchRun:
             if isinstance(run.inputs, BatchInputs):
                 run.total = run.inputs.check(None if file is None else file.problem_of)
         except BaseException:
-            if file is not None:
-                file.close()
+            _discard(file, note)
             raise
+        run._note = note
         return run
 
     async def results(self, engine: BatchEngine) -> AsyncIterator[BatchResult]:
@@ -321,6 +324,11 @@ class BatchRun:
             self.file.close()
         if isinstance(self.inputs, BatchInputs):
             self.inputs.close()
+
+    def discard(self) -> None:
+        """Close a batch of which nothing has run, and remove the files that it has begun."""
+        _discard(self.file, self._note)
+        self.close()
 
     async def _pending(self) -> AsyncIterator[BatchInput]:
         """Yield the inputs to run. None follow once the budget is used up."""
@@ -368,12 +376,14 @@ class _Ordering:
                 yield ready
 
 
-def _inputs(inputs: Inputs, takes: TargetInputs) -> BatchInputs | AsyncIterator[BatchInput]:
+def _inputs(
+    inputs: Inputs, takes: TargetInputs, limit: int | None
+) -> BatchInputs | AsyncIterator[BatchInput]:
     if isinstance(inputs, AsyncIterable):
         return _parsed(inputs, takes)
     if isinstance(inputs, Iterator):
         return _parsed(_in_threads(inputs), takes)
-    return open_inputs(inputs, takes)
+    return open_inputs(inputs, takes, limit=limit)
 
 
 async def _in_threads(items: Iterator[T]) -> AsyncIterator[T]:
@@ -445,8 +455,18 @@ def _short(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
-def _check_same_batch(out: Path, spec: RunSpec) -> None:
-    """Note next to a results file which batch it is of. Raises BatchError for another one's.
+def _discard(file: ResultFile | None, note: Path | None) -> None:
+    """Remove what a batch has begun: an empty file would be of this target and no other."""
+    if file is not None:
+        file.discard()
+    if note is not None:
+        note.unlink(missing_ok=True)
+
+
+def _check_same_batch(out: Path, spec: RunSpec) -> Path | None:
+    """Note next to a results file which batch it is of, and return the note if it is a new one.
+
+    Raises BatchError for a file with results of another batch.
 
     Without it, a changed tree would add its results to those of the tree before.
     """
@@ -465,6 +485,7 @@ def _check_same_batch(out: Path, spec: RunSpec) -> None:
                 "or move this one away with its .batch file"
             )
         if before:
-            return
+            return None
     with file_errors("write", path):
         path.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
+    return path

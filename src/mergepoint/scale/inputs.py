@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import sys
 import tempfile
 from array import array
 from bisect import bisect_left
@@ -275,7 +276,7 @@ def open_inputs(
             JSONL from stdin, or objects of inputs by name, each with an optional `id`.
         form: What the target takes.
         limit: Number of inputs after which reading stops. None: all.
-        stdin: The stream that "-" stands for.
+        stdin: The stream that "-" stands for. None: stdin of this process.
 
     Raises:
         BatchInputError: There is no such file; the message names a similar one.
@@ -285,8 +286,8 @@ def open_inputs(
             copied = _copied(json.dumps(dict(one)).encode() + b"\n" for one in source)
             return _spooled(copied, "input", form, limit)
         return BatchInputs(lambda: value_rows(source), form, limit=limit)
-    if str(source) == STDIN and stdin is not None:
-        return _spooled(_copied(stdin), "<stdin>", form, limit)
+    if str(source) == STDIN:
+        return _spooled(_copied(stdin or sys.stdin.buffer), "<stdin>", form, limit)
     return _of_path(Path(source), form, limit)
 
 

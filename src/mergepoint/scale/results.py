@@ -7,7 +7,6 @@ run's journal has the answers, and the same command writes it again.
 
 from __future__ import annotations
 
-import heapq
 import json
 import os
 import threading
@@ -108,6 +107,7 @@ class ResultIndex:
 
     def __init__(self, path: Path) -> None:
         digests, places, inputs = array("Q"), array("Q"), array("Q")
+        self.path = path
         self.end = 0
         self.lines = 0
         with file_errors("read", path), path.open("rb") as file:
@@ -134,6 +134,11 @@ class ResultIndex:
     def __len__(self) -> int:
         return len(self._ids)
 
+    def counts(self) -> tuple[int, int]:
+        """Return the number of inputs that are done, and of those that failed."""
+        done = sum(place % 2 for place in self._places)
+        return done, len(self) - done
+
     def known(self, given: BatchInput) -> Known:
         """Return what is known of an input; "changed" if its id has a result of another one."""
         at = self._ids.position(short_digest(given.id))
@@ -143,6 +148,18 @@ class ResultIndex:
         if self._inputs[at] not in (0, int(input_digest(given.value), 16)):
             return "changed"
         return "done" if self._places[at] % 2 else "failed"
+
+    def problem_of(self, given: BatchInput) -> str | None:
+        """Return the problem of an input whose id has the result of another one, or None.
+
+        It is a further check for `BatchInputs.check`.
+        """
+        if self.known(given) != "changed":
+            return None
+        return (
+            f"the id {given.id!r} has a result of other inputs in {self.path}; give the changed "
+            "input another id, or write to another file as another batch"
+        )
 
     def position(self, input_id: str) -> int | None:
         """Return the position of an input's last line in the file, None without one."""
@@ -225,6 +242,7 @@ class ResultFile:
     Attributes:
         path: Its path.
         index: What the file had of each input when it was opened.
+        skipped: Number of inputs so far that `pending` has not yielded.
     """
 
     def __init__(self, path: Path, file: LockableFile, index: ResultIndex) -> None:
@@ -232,6 +250,7 @@ class ResultFile:
         self.index = index
         self._file = file
         self._end = index.end
+        self.skipped = 0
         self._digests: dict[str, str] = {}  # of inputs in progress
         self._added = array("Q")
         self._writer = _LineWriter(self._append)
@@ -264,16 +283,8 @@ class ResultFile:
         self.close()
 
     def problem_of(self, given: BatchInput) -> str | None:
-        """Return the problem of an input whose id has the result of another one, or None.
-
-        It is the further check for `BatchInputs.check`.
-        """
-        if self.index.known(given) != "changed":
-            return None
-        return (
-            f"the id {given.id!r} has a result of other inputs in {self.path}; give the changed "
-            "input another id, or write to another file as another batch"
-        )
+        """Return the problem of an input, as `ResultIndex.problem_of` does."""
+        return self.index.problem_of(given)
 
     async def pending(
         self, inputs: AsyncIterator[BatchInput], *, retry: bool = False
@@ -289,6 +300,8 @@ class ResultFile:
             if known == "new" or (retry and known == "failed"):
                 self._digests[given.id] = input_digest(given.value)
                 yield given
+            else:
+                self.skipped += 1
 
     def add(self, result: BatchResult) -> None:
         """Write a result soon, in a thread.
@@ -336,6 +349,14 @@ class ResultFile:
         finally:
             self._file.close()
 
+    def discard(self) -> None:
+        """Close the file, and remove it if it has no line."""
+        self._writer.close()
+        if not self._end:
+            with file_errors("remove", self.path):
+                self.path.unlink(missing_ok=True)
+        self.close()
+
     def _append(self, lines: bytes) -> None:
         self._end = append_lines(self._file.fileno(), self.path, lines, end=self._end, flush=False)
 
@@ -377,40 +398,21 @@ def _positions(index: ResultIndex, order: Iterable[BatchInput] | None) -> Iterat
 
 
 class ResultStream:
-    """Results on a stream, such as stdout: each line as it comes, or in the order of the inputs.
+    """Results on a stream, such as stdout: a line for each, as they come.
 
     It has no memory: the same command writes all results again, from their journals.
     """
 
-    def __init__(self, file: IO[bytes], *, in_order: bool = False) -> None:
+    def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self._in_order = in_order
-        self._waiting: list[tuple[int, bytes]] = []
-        self._next = 0
-        self._closed = False
         self._writer = _LineWriter(self._write)
 
     def add(self, result: BatchResult) -> None:
-        """Write a result soon; in order, once those before it are written.
-
-        Raises BrokenPipeError if the reader of the stream is gone.
-        """
-        line = result_line(result)
-        if not self._in_order:
-            self._writer.add(line)
-            return
-        heapq.heappush(self._waiting, (result.number, line))
-        while self._waiting and self._waiting[0][0] == self._next:
-            self._writer.add(heapq.heappop(self._waiting)[1])
-            self._next += 1
+        """Write a result soon. Raises BrokenPipeError if the reader of the stream is gone."""
+        self._writer.add(result_line(result))
 
     def close(self) -> None:
-        """Write everything, also results whose predecessors are missing."""
-        if self._closed:
-            return
-        self._closed = True
-        while self._waiting:
-            self._writer.add(heapq.heappop(self._waiting)[1])
+        """Write everything that was added; a second call does nothing."""
         self._writer.close()
 
     def _write(self, lines: bytes) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from mergepoint.apps.cli import (
+    batch,
     chat,
     diff,
     explain,
@@ -32,6 +33,7 @@ COMMANDS: Sequence[Entry] = (
     ("demo", run.demo, "Run an example without an API key.", run.DEMO_EXAMPLES, _RUNNING),
     ("run", run.run, "Run a tree or a recipe.", run.RUN_EXAMPLES, _RUNNING),
     ("resume", run.resume, "Resume an unfinished run.", run.RESUME_EXAMPLES, _RUNNING),
+    ("batch", batch.batch, "Run many inputs.", batch.EXAMPLES, _RUNNING),
     ("work", work.work, "Run what waits in a queue.", work.EXAMPLES, _RUNNING),
     (
         "list",

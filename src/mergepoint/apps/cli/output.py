@@ -35,7 +35,7 @@ PIPE_CLOSED = 141
 
 EXIT_CODES: Mapping[int, str] = {
     DONE: "The command succeeded.",
-    FAILED: "The run failed, or a result of a recipe did.",
+    FAILED: "The run failed, or a result of a recipe or an input of a batch did.",
     REFUSED: "The command line or its input is invalid; nothing was run.",
     WRONG: "A check found a problem, or 'diff --exit-code' a difference.",
     OPEN: "The run waits for a decision at a gate.",
