@@ -164,6 +164,7 @@ NEED_EXTRAS = {
     "mergepoint.otel.ExportError": "otel",
     "mergepoint.otel.SpanRecorder": "otel",
     "mergepoint.otel.export_run": "otel",
+    "mergepoint.scale.QueueEngine": "queue",
     "mergepoint.testing.trees": "testing",
 }
 

@@ -135,7 +135,8 @@ class GroupWriter:
             self._scheduled = True
             if self._thread is None:
                 self._thread = ThreadPoolExecutor(1, thread_name_prefix="mergepoint-writer")
-            self._thread.submit(self._run)
+            # By the loop, so that a simulated one runs it as a step of its own.
+            asyncio.get_running_loop().run_in_executor(self._thread, self._run)
 
     def _run(self) -> None:
         # Reset first: a record that is handed over from here on is either in the next group, or
