@@ -203,6 +203,15 @@ def test_a_limit_is_lifted_later() -> None:
     assert ran() == Counter(TOPICS)
 
 
+def test_a_used_up_budget_ends_the_batch_and_the_printed_command_continues_it() -> None:
+    """Inputs without room in the budget are left, and the command that is printed has room."""
+    stopped = batch("in.jsonl", "--budget", "calls=2", "--concurrency", "1", "--json")
+    assert (stopped.code, stopped.data["status"], stopped.data["done"]) == (1, "stopped", 2)
+    assert "--budget calls=4" in stopped.data["resume"]
+    more = command(*shlex.split(stopped.data["resume"])[1:])
+    assert (more.code, len(Path("results.jsonl").read_text().splitlines())) == (0, 4)
+
+
 def test_a_recipe_takes_items() -> None:
     """An object is one item, or has a list of them."""
     write(

@@ -20,6 +20,7 @@ from mergepoint.journal.stores import Store
 from mergepoint.journal.writer import run_off_loop
 from mergepoint.scale.inputs import BatchInputs, open_inputs, parse_input, short_digest
 from mergepoint.scale.protocol import (
+    BatchBudgetUsedUp,
     BatchEngine,
     BatchError,
     BatchInput,
@@ -216,6 +217,7 @@ class BatchRun:
     resume_failed: bool = False
     ordered: bool = False
     _over_budget: int = field(default=0, init=False)
+    _over_budget_calls: int = field(default=0, init=False)
     _note: Path | None = field(default=None, init=False)
 
     @classmethod
@@ -300,6 +302,7 @@ class BatchRun:
                 if result.error is not None and result.error.get("type") == OVER_BUDGET:
                     # No result of the input: the same call with a larger budget runs it.
                     self._over_budget += 1
+                    self._over_budget_calls += result.calls
                     for ready in [] if ordering is None else ordering.skip(result):
                         yield ready
                     continue
@@ -313,9 +316,10 @@ class BatchRun:
             )
             await run_off_loop(self.file.finish, in_order)
         if self._over_budget:
-            raise BatchError(
-                f"the budget of batch {self.spec.batch!r} is used up; the same call with a larger "
-                "budget goes on with the other inputs"
+            raise BatchBudgetUsedUp(
+                f"the budget of batch {self.spec.batch!r} is used up. Calls of the runs that it "
+                f"stopped, which their journals keep: {self._over_budget_calls:,}. To continue, "
+                "run the same batch with a larger budget"
             )
 
     def close(self) -> None:

@@ -30,6 +30,10 @@ class BatchError(MergepointError, ValueError):
     """A batch that can't be run: its input, its options, its results file, or its workers."""
 
 
+class BatchBudgetUsedUp(BatchError):
+    """The budget of a batch has no room for the calls of its next inputs."""
+
+
 class _Plain:
     """A frozen value whose fields are JSON data."""
 

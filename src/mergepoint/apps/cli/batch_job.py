@@ -102,6 +102,12 @@ def _times(pair: tuple[Any, Any], number: int) -> tuple[Any, Any]:
     return low, high
 
 
+def _doubled(budget: str) -> str:
+    """Return a value of --budget with twice the amount."""
+    name, _, amount = budget.partition("=")
+    return f"{name}={2 * float(amount):g}" if amount else budget
+
+
 @dataclass(kw_only=True)
 class BatchJob:
     """A batch as the command line states it."""
@@ -122,13 +128,19 @@ class BatchJob:
         """Return the store that the command line or the environment names."""
         return self.options.store or os.environ.get(VARIABLE) or None
 
-    def command(self, *, resume: bool) -> str:
-        """Return the command line of the batch. What looks like a key is left out."""
+    def command(self, *, resume: bool, larger_budget: bool = False) -> str:
+        """Return the command line of the batch. What looks like a key is left out.
+
+        With `larger_budget`, it has twice the budget of this one.
+        """
         store = self.options.store
         shown = replace(self.options, store=None if store is None else without_password(store))
         members = replace(
             self.members,
             base_url=tuple("URL" if has_key(one) else one for one in self.members.base_url),
+            budget=tuple(map(_doubled, self.members.budget))
+            if larger_budget
+            else self.members.budget,
         )
         parts = ["mergepoint batch", shlex.quote(self.target), shlex.quote(self.inputs)]
         return " ".join([*parts, *words(shown), *words(members), *(["--resume"] * resume)])

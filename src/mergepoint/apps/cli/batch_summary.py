@@ -13,7 +13,7 @@ from mergepoint.apps.cli.batch_progress import rate_text, spent_text
 from mergepoint.apps.cli.output import FAILED, INTERRUPTED, brief, clock, tell, tell_fact
 from mergepoint.core.errors import MergepointError
 from mergepoint.scale.batch_tally import BatchTally
-from mergepoint.scale.protocol import RunSpec
+from mergepoint.scale.protocol import BatchBudgetUsedUp, RunSpec
 
 if TYPE_CHECKING:
     from mergepoint.apps.cli.batch_job import BatchJob
@@ -63,7 +63,8 @@ class BatchSummary:
     def next_command(self) -> str | None:
         """Return the command that goes on or retries failures, None if all inputs are done."""
         if self.interrupted or self.error is not None:
-            return self.job.command(resume=self.job.resume)
+            larger = isinstance(self.error, BatchBudgetUsedUp)
+            return self.job.command(resume=self.job.resume, larger_budget=larger)
         return self.job.command(resume=True) if self.whole.failed else None
 
     @property
