@@ -7,6 +7,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -168,6 +169,17 @@ def test_no_room_for_a_worker(nodes: Nodes, tmp_path: Path) -> None:
         )
         with pytest.raises(BatchError, match="CPUs free"):
             asyncio.run(all_results(engine, spec, 2))
+
+
+def test_another_cluster_than_the_connected_one(nodes: Nodes, tmp_path: Path) -> None:
+    """A process that is connected to a cluster doesn't silently use it in place of another."""
+    with CountingModel(delay=0) as model, place_of("sqlite", tmp_path) as place:
+        spec = spec_of(place.address, model.url)
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            address = f"127.0.0.1:{other.getsockname()[1]}"
+            ray.init(address=nodes.address, log_to_driver=False, ignore_reinit_error=True)
+            with pytest.raises(BatchError, match=f"{nodes.address}, not at {address}"):
+                asyncio.run(all_results(RayEngine(address=address), spec, 1))
 
 
 def test_versions_that_differ() -> None:

@@ -141,6 +141,7 @@ class RayEngine:
         """Connect to the cluster; return whether this engine must disconnect."""
         _keep_quiet(log=self._log)
         if ray.is_initialized():
+            _check_same_cluster(ray, self._address)
             return False
         options: dict[str, Any] = {"log_to_driver": self._log, "configure_logging": self._log}
         if not self._log:
@@ -442,6 +443,18 @@ def _probe(address: str) -> None:
             f"no Ray cluster answers at {address}: {error}; start it with 'ray start --head', or "
             "pass the address that it printed"
         ) from None
+
+
+def _check_same_cluster(ray: Any, address: str | None) -> None:
+    """Raise BatchError if this process is connected to another cluster than the one asked for."""
+    connected = ray.get_runtime_context().gcs_address
+    if address in (None, "auto", connected):
+        return
+    _probe(str(address))
+    raise BatchError(
+        f"this process is connected to the Ray cluster at {connected}, not at {address}; call "
+        "ray.shutdown() first, or pass address='auto' to use the cluster that it is connected to"
+    )
 
 
 def _connect_within(ray: Any, address: str, options: Mapping[str, Any]) -> None:
