@@ -39,6 +39,7 @@ LEFT_OUT = (
     LeftOut("-e '.[view]'", ".ci/run", "tests=$(command_of test)"),
     # Half an hour of measuring; the tests run all measures on the smallest sizes.
     LeftOut("tests/benchmarks/run.py", "tests/benchmarks/test_benchmarks.py", "sizes=SMALLEST"),
+    LeftOut("tests/benchmarks/journals.py", "tests/benchmarks/test_benchmarks.py", "measured("),
     # A collector, which the test of the command serves itself.
     LeftOut(" --otlp ", "tests/apps/test_spans.py", '"--otlp", collector.url'),
     # A PostgreSQL server: the test runs every command of the page with one of its own.
