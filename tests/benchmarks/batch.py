@@ -143,10 +143,13 @@ class Watchdog:
 async def loop(folder: Path, *, whole: bool) -> None:
     """Print how long a batch blocks the event loop."""
     number = 1_000 if whole else 200
-    for name, place in (
+    places: list[tuple[str, Any]] = [
         ("default store", str(folder / "loop")),
+        ("files", FileStore(folder / "loop-files")),
         ("SQLite", f"sqlite:///{folder}/loop.db"),
-    ):
+        *([] if (server := postgres()) is None else [("PostgreSQL", server)]),
+    ]
+    for name, place in places:
         await in_a_batch(place, EchoModel(), IN_PROGRESS)
         with Watchdog() as watchdog:
             await in_a_batch(place, EchoModel(), number)

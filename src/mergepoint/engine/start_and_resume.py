@@ -270,14 +270,13 @@ class Journaling:
         Raises the errors of `begin` and `resume`, and OtherInputsError also while another process
         writes that run.
         """
-        if not self.store.has(given.run_id):
-            try:
-                return self.begin(given)
-            # Another task or process may have created the journal in the meantime; then it is
-            # resumed.
-            except JournalError:
-                if not self.store.has(given.run_id):
-                    raise
+        # Tried first, and not only if the store has no such run: a new run is the usual case, and
+        # another task or process may begin it between a look and this.
+        try:
+            return self.begin(given)
+        except JournalError:
+            if not self.store.has(given.run_id):
+                raise
         # Tasks of one host may run the graph at once, each with messages of its own.
         if self.store.held(given.run_id):
             self._check_same(given, self.store.read(given.run_id)[0])

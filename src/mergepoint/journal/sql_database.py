@@ -181,6 +181,8 @@ class Database:
     def _living(self) -> sql.Connection:
         """Return a connection that the server answers on."""
         connection = self.engine.connect()
+        if self.kind == "sqlite":  # was opened just now
+            return connection
         try:
             with answered(connection):
                 connection.exec_driver_sql("SELECT 1")

@@ -26,7 +26,7 @@ from mergepoint.journal.sql_engines import IntegrityError, close_quietly, set_up
 class FileLeases(Leases):
     """Leases in SQLite: the lock file of a worker tells whether it lives.
 
-    All journals are written over one connection, while there are any.
+    All journals are written over one connection, and flushed over another one, while there are any.
     """
 
     def _reset(self) -> None:
@@ -35,9 +35,11 @@ class FileLeases(Leases):
         self._flushing = threading.Lock()
         self._commits = 0
         self._flushed = 0
-        # A forked process keeps its parent's connection, because closing it would close it there.
-        self._forgotten = getattr(self, "_connection", None)
+        # A forked process keeps its parent's connections, because closing them would close them
+        # there.
+        self._forgotten = [getattr(self, name, None) for name in ("_connection", "_flusher")]
         self._connection: sql.Connection | None = None
+        self._flusher: sql.Connection | None = None
         self._file: tuple[LockableFile, Path] | None = None
 
     @contextmanager
@@ -57,8 +59,9 @@ class FileLeases(Leases):
                 return
             found = self._commits
             # Not over the connection for writing: others write while the disk is waited for.
-            with self.database.connected() as connection:
-                connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)")
+            if self._flusher is None:
+                self._flusher = self.database.engine.private_connection()
+            self._flusher.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)")
             self._flushed = found
 
     def _enter(self) -> None:
@@ -76,8 +79,11 @@ class FileLeases(Leases):
     def _exit(self) -> None:
         connection, self._connection = self._connection, None
         file, self._file = self._file, None
-        if connection is not None:
-            close_quietly(connection)
+        with self._flushing:
+            flusher, self._flusher = self._flusher, None
+        for one in (flusher, connection):
+            if one is not None:
+                close_quietly(one)
         if file is not None:
             remove_locked(*file)
 
@@ -105,17 +111,21 @@ class FileLeases(Leases):
         return token
 
     def _replace(self, connection: sql.Connection, name: str) -> int:
-        newest = sql.select(sql.func.coalesce(sql.func.max(LEASES.c.token), 0))
-        token = int(connection.execute(newest).scalar_one()) + 1
-        connection.execute(LEASES.delete().where(LEASES.c.run_id == name))
-        row = {"run_id": name, "worker": self.worker, "token": token}
-        connection.execute(LEASES.insert(), row)
+        newest = connection.exec_driver_sql("SELECT max(token) FROM mergepoint_leases").scalar()
+        token = int(newest or 0) + 1
+        # In one statement, for a run whose worker has died: its row is replaced.
+        connection.exec_driver_sql(
+            "INSERT OR REPLACE INTO mergepoint_leases (run_id, worker, token) VALUES (?, ?, ?)",
+            (name, self.worker, token),
+        )
         return token
 
     def _release(self, lease: Lease) -> None:
-        with self.database.errors("release a lease in"), self.transaction() as (it, commit):
-            it.execute(LEASES.delete().where(LEASES.c.run_id == lease.run_id))
-            commit()
+        with self.database.errors("release a lease in"), self._writing:
+            assert self._connection is not None  # noqa: S101  (this lease was taken)
+            # One statement is a transaction.
+            statement = "DELETE FROM mergepoint_leases WHERE run_id = ?"
+            self._connection.exec_driver_sql(statement, (lease.run_id,))
 
     def _look(self, connection: sql.Connection, name: str) -> Holder | None:
         query = sql.select(LEASES.c.worker, LEASES.c.token).where(LEASES.c.run_id == name)
