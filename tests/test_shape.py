@@ -85,6 +85,7 @@ OF_EXTRAS = {
     "scale/job_queue.py": "queue",
     "scale/job_queue": "sql",
     "scale/queue_worker.py": "queue",
+    "scale/queued_runs.py": "sql",
     "scale/ray_engine.py": "ray",
     "scale/budget_rows.py": "sql",
     "scale/rate_buckets": "sql",

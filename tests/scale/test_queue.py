@@ -34,8 +34,9 @@ from mergepoint.scale import BatchError, BatchInput, BatchResult, RunSpec
 pytest.importorskip("procrastinate", reason="it is not installed: pip install 'mergepoint[queue]'")
 from procrastinate.jobs import Status
 
-from mergepoint.scale.job_queue import BATCH_TASK, JobQueue, open_queue
+from mergepoint.scale.job_queue import JobQueue, open_queue
 from mergepoint.scale.queue_engine import QueueEngine
+from mergepoint.scale.queued_runs import BATCH_TASK
 
 pytestmark = pytest.mark.scale
 

@@ -26,7 +26,15 @@ ROUNDS_USED = "RailError"  # the error of a loop that used all its iterations
 COMMAND = "command"  # key in a journal header: the options that the run was started with
 
 Status = Literal[
-    "running", "done", "rejected", "waiting", "failed", "interrupted", "unfinished", "damaged"
+    "queued",
+    "running",
+    "done",
+    "rejected",
+    "waiting",
+    "failed",
+    "interrupted",
+    "unfinished",
+    "damaged",
 ]
 
 # What reading a file that another program wrote can raise.
@@ -174,12 +182,13 @@ class RunState:
 
     @property
     def resumable(self) -> bool:
-        """Return whether a resume can get further: not if the run is done, or running now."""
+        """Return whether a resume can get further: not if the run is done, queued, or running."""
         from mergepoint.journal.recipe_records import FAILED
 
         error = self.transcript.error or {}
         same_end = (ROUNDS_USED, FAILED)  # a resume would end in the same way
-        return not (self.status == "running" or self.over or error.get("type") in same_end)
+        going = self.status in ("queued", "running")
+        return not (going or self.over or error.get("type") in same_end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,7 +396,12 @@ def graph_of(meta: Mapping[str, Any], transcript: Transcript) -> str:
     """
     named = meta.get(COMMAND)
     target = named.get("target") if isinstance(named, Mapping) else None
-    return str(target or transcript.tree["path"]).replace("\\", "/").rpartition("/")[2]
+    return graph_name(str(target or transcript.tree["path"]))
+
+
+def graph_name(target: str) -> str:
+    """Return the name of a workflow, or of its file without folders."""
+    return target.replace("\\", "/").rpartition("/")[2]
 
 
 def local_time(created_at: str) -> str:

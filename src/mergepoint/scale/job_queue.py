@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from mergepoint.core.errors import MergepointError, install_command
 from mergepoint.scale.protocol import BatchError
+from mergepoint.scale.queued_runs import QUEUE, STALLED_SECONDS
 
 try:
     import procrastinate
@@ -32,13 +33,7 @@ except ImportError as error:
         f"{install_command('queue')}"
     ) from error
 
-QUEUE: Final = "mergepoint"
-BATCH_TASK: Final = "mergepoint.batch_input"
-RUN_TASK: Final = "mergepoint.run"
-
 HEARTBEAT_SECONDS: Final = 5.0
-STALLED_SECONDS: Final = 30.0
-"""A worker without a heartbeat for so long is believed dead, and its jobs go to others."""
 
 _PATIENCE_SECONDS: Final = 120.0
 _PAUSE_SECONDS: Final = 2.0

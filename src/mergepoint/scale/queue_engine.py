@@ -9,14 +9,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Final
 
-from mergepoint.scale.job_queue import (
-    BATCH_TASK,
-    STALLED_SECONDS,
-    EndedJob,
-    JobQueue,
-    open_queue,
-)
+from mergepoint.scale.job_queue import EndedJob, JobQueue, open_queue
 from mergepoint.scale.protocol import BatchError, BatchInput, BatchResult, RunSpec, run_id_of
+from mergepoint.scale.queued_runs import BATCH_TASK, STALLED_SECONDS
 
 _CHUNK: Final = 200
 _logger = logging.getLogger(__name__)

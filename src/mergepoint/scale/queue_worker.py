@@ -19,14 +19,7 @@ from procrastinate.worker import Worker
 
 from mergepoint.core.errors import describe_error
 from mergepoint.journal.writer import run_off_loop
-from mergepoint.scale.job_queue import (
-    BATCH_TASK,
-    HEARTBEAT_SECONDS,
-    QUEUE,
-    RUN_TASK,
-    STALLED_SECONDS,
-    JobQueue,
-)
+from mergepoint.scale.job_queue import HEARTBEAT_SECONDS, JobQueue
 from mergepoint.scale.protocol import (
     LOST,
     BatchInput,
@@ -34,6 +27,7 @@ from mergepoint.scale.protocol import (
     RunSpec,
     run_id_of,
 )
+from mergepoint.scale.queued_runs import BATCH_TASK, QUEUE, RUN_TASK, STALLED_SECONDS
 from mergepoint.scale.worker import BatchWorker
 
 _POLL_SECONDS: Final = 2.0

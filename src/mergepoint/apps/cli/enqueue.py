@@ -147,7 +147,7 @@ def put_order(order: RunOrder, runs: RunStore, url: str | None, output: OutputOp
     database = url or str(store)
 
     async def put_it() -> None:
-        from mergepoint.scale.job_queue import RUN_TASK
+        from mergepoint.scale.queued_runs import RUN_TASK
 
         async with _queue(database) as queue:
             waiting = await queue.known(RUN_TASK, [order.run_id])
@@ -166,32 +166,6 @@ def put_order(order: RunOrder, runs: RunStore, url: str | None, output: OutputOp
     if not output.quiet:
         tell(f"The run waits in the queue of {runs}. A worker takes it: mergepoint work")
         tell(f"follow: {follow}")
-
-
-def waiting_state(runs: RunStore, run_id: str, url: str | None) -> tuple[str, str | None] | None:
-    """Return the state of a run in the queue, and its error; None if the queue doesn't have it.
-
-    The state is "todo", "doing", or how its job ended.
-    """
-    from mergepoint.core.errors import MergepointError
-
-    if not isinstance(runs.store, SqlStore) or not str(runs).startswith("postgresql"):
-        return None
-
-    async def find() -> tuple[str, str | None] | None:
-        from mergepoint.scale.job_queue import RUN_TASK
-
-        async with _queue(url or str(runs)) as queue:
-            found = await queue.known(RUN_TASK, [run_id])
-        if not found:
-            return None
-        result = json.loads(found[-1]["result"] or "{}")
-        return found[-1]["status"], (result.get("error") or {}).get("message")
-
-    try:
-        return asyncio.run(find())
-    except MergepointError:
-        return None  # without the extra, or without the right to create tables
 
 
 @asynccontextmanager

@@ -5,20 +5,30 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from mergepoint.apps.cli.output import CommandError
+from mergepoint.apps.cli.output import CommandError, brief, put, put_json
 from mergepoint.core.errors import MergepointError
 from mergepoint.core.paths import is_file, name_problem, nearest
-from mergepoint.report.run_state import JOURNAL, TRANSCRIPT, RunState, Unreadable, read_state
+from mergepoint.report.run_state import (
+    JOURNAL,
+    TRANSCRIPT,
+    RunState,
+    Unreadable,
+    graph_name,
+    local_time,
+    read_state,
+    words_of,
+)
 
 if TYPE_CHECKING:
     from mergepoint.journal.call_records import CallRecord
     from mergepoint.journal.segment_store import SegmentStore
     from mergepoint.journal.sql_journal import SqlStore
     from mergepoint.journal.stores import RunHeader, Store
+    from mergepoint.scale.queued_runs import QueuedRun
 
 DRAWING = "graph.svg"
 RUNS = "runs"
@@ -26,6 +36,7 @@ VARIABLE = "MERGEPOINT_STORE"  # names a database, if no option does
 LAST = "last"
 
 _MARKS = (JOURNAL, TRANSCRIPT)
+_BRIEF = 300  # characters of an input or an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,10 +257,78 @@ def read_run(run: StoredRun) -> FoundRun:
 
 
 def all_runs(runs: RunStore, *, most: int | None = None) -> Iterator[FoundRun | Unreadable]:
-    """Yield all runs, newest first."""
+    """Yield all runs that have begun, newest first."""
+    queued = in_queue(runs.store)
     # Cut the list before reading, since reading a run reads its whole journal.
     for run in runs.all()[:most]:
-        try:
-            yield read_run(run)
-        except (MergepointError, OSError) as error:
-            yield Unreadable(run.run_id, str(error))
+        yield _read_or_not(run, queued)
+
+
+def listed_runs(
+    runs: RunStore, *, most: int | None = None
+) -> Iterator[QueuedRun | FoundRun | Unreadable]:
+    """Yield all runs, newest first; before them those that wait in a queue and haven't begun."""
+    # Read before the journals: a run that begins in between is in both, and is shown once.
+    queued = in_queue(runs.store)
+    begun = runs.all()
+    known = {one.run_id for one in begun}
+    waiting = [one for run_id, one in queued.items() if run_id not in known]
+    yield from waiting[:most]
+    for run in begun[: None if most is None else max(0, most - len(waiting))]:
+        yield _read_or_not(run, queued)
+
+
+def in_queue(store: Store, run_id: str | None = None) -> dict[str, QueuedRun]:
+    """Return the runs in the queue of a store by their ids, or only one; none without a queue."""
+    if not str(store).startswith("postgresql"):
+        return {}
+    from mergepoint.scale.queued_runs import queued_runs
+
+    return queued_runs(cast("SqlStore", store), None if run_id is None else [run_id])
+
+
+def with_queue(state: FoundRun, queued: QueuedRun | None) -> FoundRun:
+    """Return the state of a run that has begun, as the queue knows it.
+
+    A run that waits for a worker is `queued`, also at a gate that was answered. One that a worker
+    prepares is `running`.
+    """
+    if queued is None or queued.status == "failed" or state.over or state.status == "running":
+        return state
+    return replace(state, status=queued.status)
+
+
+def queued_facts(run: QueuedRun) -> dict[str, Any]:
+    """Return the JSON form of a run that waits in a queue and hasn't begun."""
+    return {
+        "run_id": run.run_id,
+        "state": run.status,
+        "queued_at": run.queued_at or None,
+        "graph": graph_name(run.target),
+        "inputs": dict(run.inputs),
+        "problem": run.problem or None,
+    }
+
+
+def show_queued(run: QueuedRun, runs: RunStore, *, json: bool) -> None:
+    """Write what is known of a run that waits in a queue and hasn't begun, to stdout."""
+    follow = f"mergepoint runs tail --follow {runs.get(run.run_id).name}"
+    if json:
+        put_json({**queued_facts(run), "store": str(runs), "follow": follow})
+        return
+    added = local_time(run.queued_at) if run.queued_at else ""
+    state = f"{run.status}: {run.problem}" if run.problem else run.status
+    rows = {"run": run.run_id, "graph": run.target, "queued": added, "state": state}
+    inputs = {f"input {name}".rstrip(): words_of(value) for name, value in run.inputs.items()}
+    for label, text in {**rows, **inputs}.items():
+        if text:
+            put(f"{label:<11} {brief(text, _BRIEF)}")
+    if not run.problem:
+        put(f"\nTo follow:\n  {follow}")
+
+
+def _read_or_not(run: StoredRun, queued: dict[str, QueuedRun]) -> FoundRun | Unreadable:
+    try:
+        return with_queue(read_run(run), queued.get(run.run_id))
+    except (MergepointError, OSError) as error:
+        return Unreadable(run.run_id, str(error))

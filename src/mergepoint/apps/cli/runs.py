@@ -27,7 +27,7 @@ from mergepoint.apps.cli.output import (
     put_row,
     tell,
 )
-from mergepoint.apps.cli.run_store import all_runs, read_run
+from mergepoint.apps.cli.run_store import in_queue, listed_runs, queued_facts, read_run
 from mergepoint.core.text import money
 from mergepoint.journal.line_logs import Tail
 from mergepoint.journal.line_logs import follow as followed
@@ -38,13 +38,18 @@ from mergepoint.report.run_state import (
     Unreadable,
     ending,
     first_input,
+    graph_name,
     local_time,
     outcome,
+    words_of,
 )
 
 if TYPE_CHECKING:
     from mergepoint.apps.cli.run_store import RunStore, StoredRun
     from mergepoint.journal.journal_check import Problem, Repair
+    from mergepoint.scale.queued_runs import QueuedRun
+
+    Listed = QueuedRun | RunState | Unreadable
 
 
 LIST_EXAMPLES = (
@@ -65,6 +70,7 @@ _FIRST_TO_GO = ("model", "tokens", "started", "cost")  # on a terminal too narro
 _WIDEST_GRAPH = 24
 _WORDS = 200  # characters of an input, a result or an error in the list
 _PAUSE = 0.2  # seconds between two reads of a journal that is followed
+_QUEUE_PAUSE = 0.5  # seconds between two looks at a queue
 _ANSWER_WORDS = 60  # characters of an answer in a line of `tail`
 _WIDEST_PATH = 32  # columns of paths: a line of 80 columns has room for words next to it
 
@@ -83,10 +89,10 @@ def list_runs(
     """List the runs, newest first: input, result, calls, cost and time.
 
     A run is unfinished if its process has exited and a call has no answer. It waits if only
-    decisions are missing. `mergepoint resume` continues both.
+    decisions are missing. `mergepoint resume` continues both. A queued run waits for a worker.
     """
     runs = stored.open()
-    found = list(all_runs(runs, most=number))
+    found = list(listed_runs(runs, most=number))
     if json:
         put_json([_readable(run, _facts) for run in found])
         return
@@ -122,7 +128,7 @@ def _put_table(rows: Sequence[Row], stories: Sequence[str]) -> None:
             put_row(f"  {story}")
 
 
-def _readable(run: RunState | Unreadable, describe: Callable[[RunState | Unreadable], T]) -> T:
+def _readable(run: Listed, describe: Callable[[Listed], T]) -> T:
     """Return the description of a run; a run with invalid content is described as damaged.
 
     Other programs may have written such a file, and it must not hide the other runs.
@@ -131,12 +137,14 @@ def _readable(run: RunState | Unreadable, describe: Callable[[RunState | Unreada
         return describe(run)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         problem = f"invalid content ({type(error).__name__}: {error})"
-        return describe(Unreadable(run.name, problem))
+        return describe(Unreadable(getattr(run, "name", ""), problem))
 
 
-def _facts(run: RunState | Unreadable) -> dict[str, Any]:
-    if not isinstance(run, RunState):
+def _facts(run: Listed) -> dict[str, Any]:
+    if isinstance(run, Unreadable):
         return {"run_id": run.name, "state": "damaged", "problem": run.problem}
+    if not isinstance(run, RunState):
+        return queued_facts(run)
     return {
         "run_id": run.name,
         "state": run.status,
@@ -153,15 +161,18 @@ def _facts(run: RunState | Unreadable) -> dict[str, Any]:
         "tokens": run.tokens,
         "cost": run.cost,
         "offline": run.transcript.offline,
-        "error": run.transcript.error if run.status != "running" else None,
+        "error": run.transcript.error if run.status not in ("queued", "running") else None,
         "failures": run.failures or None,
         "problem": None,
     }
 
 
-def _row(run: RunState | Unreadable) -> Row:
-    if not isinstance(run, RunState):
+def _row(run: Listed) -> Row:
+    if isinstance(run, Unreadable):
         return (run.name, "", "damaged", *[""] * (len(_HEAD) - 3))
+    if not isinstance(run, RunState):
+        graph = brief(graph_name(run.target), _WIDEST_GRAPH)
+        return (run.run_id, graph, run.status, *[""] * (len(_HEAD) - 3))
     first, *others = [*run.models, ""]
     more = f" +{len(others) - 1}" if len(others) > 1 else ""
     return (
@@ -177,12 +188,14 @@ def _row(run: RunState | Unreadable) -> Row:
     )
 
 
-def _summary(run: RunState | Unreadable) -> str:
+def _summary(run: Listed) -> str:
     """Return the first words of the input, and of the result or the error."""
-    if not isinstance(run, RunState):
+    if isinstance(run, Unreadable):
         return brief(run.problem, _WORDS)
-    asked = brief(first_input(run), 40)
-    said = " ".join(part for part in outcome(run) if part)
+    if isinstance(run, RunState):
+        asked, said = brief(first_input(run), 40), " ".join(part for part in outcome(run) if part)
+    else:
+        asked, said = brief(" ".join(map(words_of, run.inputs.values())), 40), run.problem
     return f"{asked} -> {brief(said, _WORDS)}" if asked and said else asked or brief(said, _WORDS)
 
 
@@ -205,7 +218,7 @@ def tail(
     from mergepoint.apps.cli.invocation import resume_command_of
 
     store = stored.open()
-    if not _has_begun(store, run, stored.url, follow=follow):
+    if not _has_begun(store, run, follow=follow):
         return
     found = store.find_journal(run)
     folder = found.folder
@@ -222,28 +235,28 @@ def tail(
         tell(f"resume: {resume}")
 
 
-def _has_begun(store: RunStore, run: str, url: str | None, *, follow: bool) -> bool:
-    """Return whether a run has begun or isn't queued; with `follow`, wait until it begins.
+def _has_begun(store: RunStore, run: str, *, follow: bool) -> bool:
+    """Return whether a run has begun, or isn't queued; with `follow`, wait until a worker runs it.
 
     Raises FailedCommand if it ended in the queue before it began.
     """
     told = False
-    while store.lookup(run, marks=(JOURNAL,)) is None:
-        from mergepoint.apps.cli.enqueue import waiting_state
-
-        state = waiting_state(store, run, url)
-        if state is None:
+    while True:
+        found = store.lookup(run, marks=(JOURNAL,))
+        run_id = run if found is None else found.run_id
+        queued = None
+        if found is None or not found.store.held(run_id):
+            queued = in_queue(store.store if found is None else found.store, run_id).get(run_id)
+        if queued is None or (queued.status == "failed" and found is not None):
             return True
-        status, problem = state
-        if status not in ("todo", "doing"):
-            raise FailedCommand(f"Run {run} couldn't begin: {problem or f'its job was {status}'}")
-        if not told:
+        if queued.status == "failed":
+            raise FailedCommand(f"Run {run} couldn't begin: {queued.problem}")
+        if not told and queued.status == "queued":
             tell(f"Run {run} waits in the queue of {store}. A worker takes it: mergepoint work")
-        told = True
+            told = True
         if not follow:
-            return False
-        time.sleep(1.0)
-    return True
+            return found is not None
+        time.sleep(_QUEUE_PAUSE)
 
 
 def put_records(

@@ -30,7 +30,7 @@ from mergepoint.apps.cli.output import (
     put_row,
     put_shown,
 )
-from mergepoint.apps.cli.run_store import LAST, read_run
+from mergepoint.apps.cli.run_store import LAST, in_queue, read_run, show_queued, with_queue
 from mergepoint.core.paths import is_file
 from mergepoint.core.text import money
 from mergepoint.report.run_state import ending, local_time, rejection, tokens_of, words_of
@@ -89,6 +89,9 @@ def show(
     runs = stored.open()
     # Runs come before workflows and files of the same name: their ids are unique.
     found = runs.lookup(run)
+    if found is None and (queued := in_queue(runs.store, run).get(run)):
+        show_queued(queued, runs, json=json)
+        return
     if found is None and path is None and run != LAST and not is_file(Path(run)):
         _show_workflow(run, runs, knob, blocks, json=json)
         return
@@ -99,6 +102,7 @@ def show(
             _show_calls(read_transcript(Path(run)), path, None, json=json)
         return
     state = read_run(found or runs.find(run))
+    state = with_queue(state, in_queue(state.run.store, state.run.run_id).get(state.run.run_id))
     if calls or path is not None:
         _show_calls(state.transcript, path, resume_command_of(state), json=json)
     else:
@@ -418,7 +422,7 @@ def _facts(state: FoundRun) -> dict[str, Any]:
         "messages": len(transcript.messages),
         "tokens": state.tokens,
         "cost": state.cost,
-        "error": transcript.error if state.status != "running" else None,
+        "error": transcript.error if state.status not in ("queued", "running") else None,
         "calls": [_call(at) for at in _paths(state) if at.state],
         "missing": state.missing,
         "questions": [recorded_question(one).to_plain() for one in state.transcript.questions],
@@ -450,7 +454,8 @@ def _head(state: FoundRun) -> Iterator[tuple[str, str]]:
     yield "run", state.run_id
     yield "tree", f"{transcript.tree['path']}{offline}"
     yield "started", local_time(transcript.created_at)
-    said = state.status if state.status == "running" else brief(ending(transcript.error), _BRIEF)
+    is_going = state.status in ("queued", "running")
+    said = state.status if is_going else brief(ending(transcript.error), _BRIEF)
     if state.status == "rejected":
         said = rejection(transcript)
     yield "state", said
