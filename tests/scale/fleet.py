@@ -37,13 +37,15 @@ TREE = "\n".join(
 class CountingModel:
     """An OpenAI-compatible server that counts the whole answers that a living client got.
 
-    It answers "Part 3 of q1." with "Done: Part 3 of q1.". A request whose client was killed before
-    its answer was sent doesn't count: such a call never finished.
+    It answers "Part 3 of q1." with "Done: Part 3 of q1.". An answer that its client didn't read,
+    because it was killed, doesn't count: such a call never finished.
     """
 
     def __init__(self, *, delay: float) -> None:
         self._delay = delay
         self._counts = Counter[str]()
+        self.last: dict[str, float] = {}
+        """When each request was answered last, also if its client didn't read it."""
         self.url = ""
         self._loop = asyncio.new_event_loop()
 
@@ -58,8 +60,10 @@ class CountingModel:
         return sum(number - 1 for number in self._counts.values())
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answered = ""
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
+                answered = ""
                 length = re.search(rb"content-length: (\d+)", head.lower())
                 assert length is not None
                 body = json.loads(await reader.readexactly(int(length[1])))
@@ -67,10 +71,18 @@ class CountingModel:
                 if reader.at_eof():
                     return
                 asked = str(body["messages"][-1]["content"])
+                answered = asked
+                self.last[asked] = time.time()
+                self._counts[asked] += 1
                 writer.write(_response(asked))
                 await writer.drain()
-                self._counts[asked] += 1
-        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
+        except ConnectionError:
+            # A process with many threads lives on for a while after SIGKILL, in which its
+            # connections are open and nobody reads. With an unread answer they end with a reset;
+            # if all was read, with an EOF.
+            if answered:
+                self._counts[answered] -= 1
+        except (asyncio.IncompleteReadError, asyncio.CancelledError):
             return
         finally:
             writer.close()
