@@ -77,6 +77,7 @@ def test_a_key_is_no_part_of_the_last_line() -> None:
     assert done.err.splitlines()[-1].endswith(" --model openai:test --base-url URL")
 
 
+@pytest.mark.campaign
 def test_a_turn_that_failed_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A resume tries it again, and leaves it alone where something else is said."""
     monkeypatch.setenv("OPENAI_API_KEY", "x")
@@ -268,6 +269,7 @@ def test_ctrl_c_cancels_the_turn_and_not_the_command() -> None:
     assert [one.role for one in newest().get_messages()] == ["user", "user", "assistant"]
 
 
+@pytest.mark.campaign
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_turn_is_shown_as_the_live_tree() -> None:
     """On a terminal a turn has the view of `run`; it goes, and leaves steps and answer."""

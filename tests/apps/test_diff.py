@@ -99,6 +99,7 @@ def test_hostile_text_is_shown_and_not_obeyed(here: Path) -> None:
     assert "\\x1b[2JGone" in shown
 
 
+@pytest.mark.campaign
 def test_a_terminal_has_colors_beside_the_marks() -> None:
     """On a terminal, what was removed is red and what was added is green, and both have marks."""
     code, shown = on_terminal("diff", "one", "two")

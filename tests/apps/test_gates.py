@@ -308,6 +308,7 @@ def test_an_answer_without_a_gate_is_refused() -> None:
     assert "the tree has no gates" in refused.err
 
 
+@pytest.mark.campaign
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_person_at_a_terminal_is_asked() -> None:
     """What is asked stays on the terminal, whole, and the plan is made again as they say."""
@@ -488,6 +489,7 @@ def test_an_answer_that_fits_only_what_is_decided_is_refused() -> None:
     assert "the answer at p/both/cat would be ignored: 'approve' is on record" in refused.err
 
 
+@pytest.mark.campaign
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_feedback_is_asked_where_something_reads_it(here: Path) -> None:
     """A rejection that no step reads is not followed by a question about it."""
@@ -497,6 +499,7 @@ def test_feedback_is_asked_where_something_reads_it(here: Path) -> None:
     assert "rejected at p/gate" in plain(shown)
 
 
+@pytest.mark.campaign
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_comment_is_typed_behind_the_rejection(here: Path) -> None:
     """It is recorded, asked for or not; behind another decision it is refused, and asked again."""

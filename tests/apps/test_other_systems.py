@@ -75,6 +75,7 @@ def command(folder: Path, *arguments: str, ends: int = 0) -> str:
     return elsewhere(folder, "mergepoint.apps.cli", *arguments, ends=ends)
 
 
+@pytest.mark.campaign
 def test_every_module_can_be_imported(tmp_path: Path) -> None:
     """No module needs POSIX to be imported, the sandbox's included."""
     (tmp_path / "everything.py").write_text(EVERYTHING, encoding="utf-8")
@@ -101,7 +102,7 @@ def test_recipes_and_turns_run(tmp_path: Path) -> None:
     assert "Total: 40546.40" in said
 
 
-@pytest.mark.first_case
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("runner", "needs"),
     [("bubblewrap", "bubblewrap needs Linux"), ("unsafe_subprocess", "needs Linux, macOS or WSL")],

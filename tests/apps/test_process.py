@@ -96,7 +96,7 @@ def test_an_error_of_ours_is_told_as_one(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "--traceback" in run.err
 
 
-@pytest.mark.first_case
+@pytest.mark.campaign
 @pytest.mark.parametrize("args", [("list",), ("run", "essay.py", "-i", "topic=x", "-q")])
 def test_a_reader_that_goes_away_is_no_error(args: tuple[str, ...]) -> None:
     """Nothing is said about a closed pipe; the code is that of SIGPIPE, the transcript is there."""
@@ -128,6 +128,7 @@ def test_a_run_outlives_the_reader_of_its_progress() -> None:
     assert done.stdout.decode().strip() == only_transcript()["text"]
 
 
+@pytest.mark.campaign
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_terminal_gets_the_live_tree() -> None:
     """Every path ends with a mark, and the cursor is given back."""
@@ -142,7 +143,7 @@ def test_a_terminal_gets_the_live_tree() -> None:
     assert shown.rfind("\x1b[?25h") > shown.rfind("\x1b[?25l")
 
 
-@pytest.mark.first_case
+@pytest.mark.campaign
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 @pytest.mark.parametrize(("typed", "code"), [("n\n", 130), ("y\n", 0)])
 def test_on_a_terminal_a_person_is_asked(here: Path, typed: str, code: int) -> None:
@@ -162,6 +163,7 @@ def test_on_a_terminal_a_person_is_asked(here: Path, typed: str, code: int) -> N
         assert "No call was made" in shown
 
 
+@pytest.mark.campaign
 def test_the_shell_completes_graphs_runs_and_paths() -> None:
     """Names of graphs, ids of runs, and the paths of the run that was named."""
     command("run", "essay.py", "-i", "topic=x", "--run-id", "one")

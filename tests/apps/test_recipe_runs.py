@@ -244,6 +244,7 @@ def test_a_limit_tells_how_the_run_goes_on() -> None:
     assert command("runs", "check", "r1").out == "r1: OK\n"
 
 
+@pytest.mark.campaign
 def test_a_real_model_is_announced_and_asked_for(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

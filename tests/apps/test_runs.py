@@ -115,6 +115,7 @@ def test_runs_are_listed_whatever_became_of_them(done: Path, killed: Path) -> No
     assert [run["run_id"] for run in newest] == ["odd", "bad"]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("words", [("runs", "list"), ("runs", "tail", "one"), ("show", "one")])
 def test_what_runs_print_fits_a_terminal_of_80_columns(done: Path, words: tuple[str, ...]) -> None:
     """No line is cut by the terminal."""
@@ -123,6 +124,7 @@ def test_what_runs_print_fits_a_terminal_of_80_columns(done: Path, words: tuple[
     assert max(map(len, plain(shown).splitlines())) <= 80
 
 
+@pytest.mark.campaign
 def test_a_list_on_a_terminal_tells_one_run_from_another(done: Path) -> None:
     """Graph, state, duration and the first words of input and result are in two lines."""
     _, shown = on_terminal("runs", "list")
@@ -136,6 +138,7 @@ def test_a_list_on_a_terminal_tells_one_run_from_another(done: Path) -> None:
     assert facts["seconds"] > 0
 
 
+@pytest.mark.campaign
 def test_a_run_is_shown_on_a_terminal_as_it_was_live(killed: Path) -> None:
     """Answered and missing calls have their marks, and the state says where the run stopped."""
     _, shown = on_terminal("show", "dead")
@@ -164,6 +167,7 @@ def test_a_list_of_no_runs_is_empty() -> None:
     assert command("runs", "list", "--json").data == []
 
 
+@pytest.mark.campaign
 def test_a_run_that_was_gone_on_with_and_killed_is_not_what_its_old_transcript_says(
     killed: Path,
 ) -> None:
@@ -180,6 +184,7 @@ def test_a_run_that_was_gone_on_with_and_killed_is_not_what_its_old_transcript_s
     assert "killing/stage/more is only in the journal" in checked.out
 
 
+@pytest.mark.campaign
 def test_a_killed_run_is_shown_path_by_path(killed: Path) -> None:
     """What began it, which paths have an answer, what is missing, and how to go on."""
     shown = command("show", "dead")
@@ -222,6 +227,7 @@ tree = Block([Call(ask, name="ask", capture_key="said")], name="asking")
 '''
 
 
+@pytest.mark.campaign
 def test_a_function_that_was_killed_after_its_model_answered_has_no_answer(here: Path) -> None:
     """What is inside of it is on record, is told with it, and is taken when the run goes on."""
     (here / "asking.py").write_text(ASKING, encoding="utf-8")
@@ -254,6 +260,7 @@ def test_failed_attempts_are_shown_where_they_were(here: Path) -> None:
     assert (call["state"], call["failed_attempts"]) == ("failed", 1)
 
 
+@pytest.mark.campaign
 def test_calls_of_a_killed_run_are_seen_by_show(killed: Path) -> None:
     """`mergepoint show` works from the journal where there is no transcript."""
     shown = command("show", "dead", "--calls")
@@ -300,6 +307,7 @@ def test_records_are_followed_as_they_are_appended(done: Path) -> None:
     assert shown == [PATHS[:1], PATHS[:2], PATHS[:3], PATHS[:3], PATHS]
 
 
+@pytest.mark.campaign
 def test_following_a_run_that_has_ended_ends_at_once(killed: Path) -> None:
     """It says how the run ended and how to go on, on stderr."""
     tail = command("runs", "tail", "last", "-f")
@@ -309,6 +317,7 @@ def test_following_a_run_that_has_ended_ends_at_once(killed: Path) -> None:
     assert "resume: mergepoint resume dead" in tail.err
 
 
+@pytest.mark.campaign
 def test_ctrl_c_ends_following_with_130(done: Path) -> None:
     """Who follows a run that goes on leaves with the code of every command, and no message."""
     with written(done):
@@ -380,6 +389,7 @@ def test_a_transcript_that_says_something_else_is_wrong(
     assert (done / "transcript.json").read_text(encoding="utf-8") == before
 
 
+@pytest.mark.campaign
 def test_a_record_of_another_tree_is_wrong(done: Path, killed: Path) -> None:
     """A whole line from another run's journal is found by its path."""
     with (done / "journal.jsonl").open("ab") as file:
@@ -433,6 +443,7 @@ def test_a_second_repair_keeps_the_first_copy(done: Path) -> None:
     assert command("runs", "repair", "one").out == "one: nothing to repair\n"
 
 
+@pytest.mark.campaign
 def test_a_torn_end_is_cut_off_without_a_copy(killed: Path) -> None:
     """No record is lost by it, and the transcript is written."""
     before = journal_lines(killed)
@@ -469,7 +480,7 @@ def test_without_a_header_nothing_is_repaired(done: Path) -> None:
     assert command("runs", "check", "one").code == 3
 
 
-@pytest.mark.first_case
+@pytest.mark.campaign
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 @pytest.mark.parametrize(("typed", "code"), [("n\n", 130), ("y\n", 0)])
 def test_on_a_terminal_a_repair_asks(done: Path, typed: str, code: int) -> None:

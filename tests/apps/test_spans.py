@@ -50,6 +50,7 @@ def test_a_collector_that_is_down_is_a_failure() -> None:
     assert "bug" not in down.err
 
 
+@pytest.mark.campaign
 def test_without_the_extra_the_command_names_it() -> None:
     """A plain installation says what to install, and still writes transcripts."""
     command("run", "best_of_n", "A title.", "--run-id", "r1", "--quiet")

@@ -102,7 +102,7 @@ def test_a_transcript_that_cannot_be_written_is_a_failure(here: Path) -> None:
     assert command("run", "vanishing.py", "--json").data["transcript"] is None
 
 
-@pytest.mark.first_case
+@pytest.mark.campaign
 @pytest.mark.parametrize("signal", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_signal_to_end_writes_the_transcript(here: Path, signal: str) -> None:
     """A process that is told to end, or whose terminal is gone, leaves its transcript too."""

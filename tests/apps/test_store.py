@@ -113,7 +113,7 @@ def test_runs_are_seen_in_a_database(place: Place) -> None:
     assert "essay/draft" in command("show", "t.json", *where).out
 
 
-@pytest.mark.first_case
+@pytest.mark.campaign
 @pytest.mark.parametrize("kill", [True, False])
 def test_a_run_in_a_database_goes_on(place: Place, *, kill: bool) -> None:
     """What it was started with is in its header, so that a resume need not repeat it."""
@@ -142,7 +142,7 @@ def test_a_run_in_a_database_is_reused_and_replayed(place: Place) -> None:
     assert len(runs) == 4
 
 
-@pytest.mark.first_case
+@pytest.mark.campaign
 def test_the_environment_names_a_database(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where MERGEPOINT_STORE is set it need not be given, and --out is a folder all the same."""
     monkeypatch.setenv("MERGEPOINT_STORE", place.address)

@@ -63,6 +63,7 @@ def test_a_run_tells_of_tools(here: Path) -> None:
     assert "coming" not in resumed.err
 
 
+@pytest.mark.campaign
 def test_the_live_view_names_the_tool_that_runs(here: Path) -> None:
     """While a tool runs its name stands beside the model, and afterwards their number."""
     watch = Progress(Step("Go.", name="ask", tools=[len]))

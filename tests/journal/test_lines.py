@@ -42,7 +42,7 @@ def nested(depth: int, inside: Any = 1) -> dict[str, Any]:
 
 
 @given(objects=st.lists(OBJECTS, max_size=4))
-@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@settings(max_examples=50, deadline=None, derandomize=True, database=None)
 def test_what_was_written_is_read(
     objects: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -282,7 +282,7 @@ def test_threads_write_side_by_side(store: Store) -> None:
     assert {one.path for one in journal.records} == {str(n) for n in range(200)}
 
 
-@pytest.mark.first_case
+@pytest.mark.campaign
 def test_processes_begin_runs_side_by_side(place: Place, store: Store) -> None:
     """Processes that all find an empty place make it once, and none fails."""
     script = """

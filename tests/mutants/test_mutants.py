@@ -12,6 +12,8 @@ from tests.mutants.mutate import BROKEN, Mutant, apply
 
 from mergepoint.testing.random_trees import Case
 
+pytestmark = pytest.mark.campaign
+
 
 @dataclass(frozen=True)
 class Seen(Mutant):

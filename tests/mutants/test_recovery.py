@@ -22,6 +22,8 @@ from tests.mutants.mutate import BROKEN, Mutant, apply
 from mergepoint.testing.random_trees import seeded_case
 from mergepoint.testing.simulated_time import FakeClock
 
+pytestmark = pytest.mark.campaign
+
 MOST_SEEDS = 60
 
 ANSWERS = "mergepoint.journal.recorded_answers"

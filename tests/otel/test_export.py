@@ -349,6 +349,7 @@ def test_hostile_text_arrives_as_it_is(collector: Collector) -> None:
     )
 
 
+@pytest.mark.campaign
 def test_a_large_run_comes_in_batches(collector: Collector) -> None:
     """A request holds at most 512 spans and 2 MB of text, and nothing is lost between them."""
     tree = Block([Step("x", name=f"s{n:03}", merge="none") for n in range(700)], name="w")
