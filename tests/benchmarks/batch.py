@@ -1,19 +1,23 @@
-"""Batches: `python tests/benchmarks/batch.py [rates loop ideal memory processes large] [--whole]`.
+"""Batches: `python tests/benchmarks/batch.py [PART...] [--whole]`.
 
-Each part prints its figures and, where there is a baseline, ratios of the same run. CPU seconds are
-those of the whole process, and hardly change when the machine is busy; runs per second do. With
-`--whole`, sizes are those of the stated goals: half an hour on two cores.
+The parts are rates, loop, ideal, client, memory, processes, and large. Each prints its figures and,
+where there is a baseline, ratios of the same run. CPU seconds are those of the whole process, and
+hardly change when the machine is busy; runs per second do. With `--whole`, sizes are those of the
+stated goals: half an hour on two cores.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import subprocess
 import sys
 import tempfile
 import time
 from asyncio.events import Handle
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -26,7 +30,9 @@ if __name__ == "__main__":
 
 from tests.benchmarks.batch_tree import CALLS, tree
 from tests.benchmarks.model import EchoModel
+from tests.benchmarks.model_server import LATENCY
 from tests.journal.places import postgres
+from tests.scale.fleet import TREE
 
 from mergepoint.engine.run_tree import arun_generation
 from mergepoint.journal.file_journal import FileStore
@@ -182,6 +188,44 @@ async def ideal(folder: Path, *, whole: bool) -> None:
     )
 
 
+@contextmanager
+def _served() -> Iterator[str]:
+    """Yield the address of a model in a process of its own."""
+    command = [sys.executable, str(Path(__file__).with_name("model_server.py"))]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as server:  # noqa: S603
+        assert server.stdout is not None
+        yield server.stdout.readline().strip()
+        server.communicate()
+
+
+async def client(folder: Path, *, whole: bool) -> None:
+    """Print the CPU time of a run whose calls go through OpenAI's client, and without it."""
+    number = 1_000 if whole else 200
+    os.environ.setdefault("OPENAI_API_KEY", "none")
+    (folder / "parts.yaml").write_text(TREE)
+    seconds = []
+    with _served() as url:
+        models: list[dict[str, Any]] = [
+            {"model": EchoModel(latency=LATENCY)},
+            {"model": "openai:scripted", "base_url": url},
+        ]
+        for turn, options in enumerate(models):
+            cpu = 0.0
+            for size, name in ((50, "first"), (number, "measured")):
+                out = folder / f"{name}{turn}.jsonl"
+                cpu = time.process_time()
+                results = batch(folder / "parts.yaml", topics(size), out=out, **options)
+                assert len([one async for one in results if one.status == "done"]) == size
+            seconds.append((time.process_time() - cpu) / number)
+    own, whole_run = seconds
+    print(
+        f"client: CPU {own * 1e3:.1f} ms/run with a model in this process, {whole_run * 1e3:.1f} "
+        f"with OpenAI's client; {60 * CALLS / whole_run:,.0f} requests per minute and core",
+        flush=True,
+    )
+
+
 def resident() -> float:
     """Return the memory of this process in MiB."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -261,7 +305,7 @@ async def large(folder: Path, *, whole: bool) -> None:
     )
 
 
-PARTS = {part.__name__: part for part in (rates, loop, ideal, memory, processes, large)}
+PARTS = {part.__name__: part for part in (rates, loop, ideal, client, memory, processes, large)}
 
 
 async def main(names: list[str], *, whole: bool) -> None:
