@@ -15,6 +15,7 @@ from mergepoint.core.errors import TreeError
 from mergepoint.journal.checked_lines import JournalError
 from mergepoint.journal.file_journal import FileStore
 from mergepoint.scale import BatchError, BatchResult, batch
+from mergepoint.scale.batch_note import BatchNote, note_path
 from mergepoint.scale.run_spec import store_at_place
 from mergepoint.testing import ScriptedModel
 
@@ -318,3 +319,23 @@ def test_a_store_of_the_caller_is_used(tmp_path: Path) -> None:
         one.calls for one in run(TREE, TOPICS[:2], store=store, batch_id="night", model=again)
     } == {0}
     assert again.calls == []
+
+
+def test_a_note_says_what_each_call_knew(tmp_path: Path) -> None:
+    """Next to the results are the target, the number of inputs, and when each call started."""
+    out = tmp_path / "results.jsonl"
+    run(TREE, TOPICS[:2], out=out, model=model())
+    first = BatchNote.beside(out)
+    assert first is not None
+    assert (first.target, first.inputs, len(first.starts)) == ("writing", 2, 1)
+    run(TREE, TOPICS, out=out, model=model())
+    second = BatchNote.beside(out)
+    assert second is not None
+    assert (second.batch, second.inputs, second.starts[0]) == (first.batch, 30, first.starts[0])
+    assert len(second.starts) == 2
+    # A note of an earlier version, and one that a kill cut off.
+    note = note_path(out)
+    note.write_text('{"batch": "b", "store": "s", "fingerprint": "f"}', encoding="utf-8")
+    assert BatchNote.beside(out) == BatchNote(batch="b", store="s", fingerprint="f")
+    note.write_text('{"batch": ', encoding="utf-8")
+    assert BatchNote.beside(out) is None

@@ -19,7 +19,13 @@ import pytest
 
 from mergepoint.journal.checked_lines import JournalError
 from mergepoint.scale.protocol import BatchError, BatchInput, BatchResult, Status
-from mergepoint.scale.results import ResultFile, ResultStream, read_results, result_line
+from mergepoint.scale.results import (
+    ResultFile,
+    ResultReader,
+    ResultStream,
+    read_results,
+    result_line,
+)
 
 
 def given(input_id: str, value: Any = None, number: int = 0) -> BatchInput:
@@ -281,3 +287,60 @@ def test_a_reader_that_is_gone_is_an_error() -> None:
             results.close()
         # The buffer of the pipe has the line, which would be written again when it is closed.
         os.dup2(os.open(os.devnull, os.O_WRONLY), write)
+
+
+def reader_of(path: Path) -> ResultReader[str]:
+    """Return a reader that keeps the status of each line."""
+    return ResultReader(path, lambda data: data["status"])
+
+
+def test_a_reader_reads_only_what_was_added(tmp_path: Path) -> None:
+    """Each refresh adds new lines, and a retried input moves to its last line."""
+    path = tmp_path / "out.jsonl"
+    path.write_bytes(result_line(result("a")) + result_line(result("b", "failed")))
+    reader = reader_of(path)
+    reader.refresh()
+    assert list(reader.kept.items()) == [("a", "done"), ("b", "failed")]
+    # A line that was read isn't read again.
+    path.write_bytes(b"x" * path.stat().st_size + result_line(result("a", "failed")))
+    reader.refresh()
+    assert list(reader.kept.items()) == [("b", "failed"), ("a", "failed")]
+    assert reader.problems == {}
+
+
+def test_a_reader_begins_again_with_a_replaced_file(tmp_path: Path) -> None:
+    """The end of a batch may put its lines in another order; the reader has those of the file."""
+    path = tmp_path / "out.jsonl"
+    inputs = [given("a", number=0), given("b", number=1)]
+    fill(path, inputs[::-1])
+    reader = reader_of(path)
+    reader.refresh()
+    assert list(reader.kept) == ["b", "a"]
+    with ResultFile.open(path) as results:
+        results.finish(inputs)
+    reader.refresh()
+    assert list(reader.kept) == ["a", "b"]
+    path.write_bytes(result_line(result("c")))
+    reader.refresh()
+    assert list(reader.kept) == ["c"]
+
+
+def test_a_reader_names_damaged_lines_and_half_a_line(tmp_path: Path) -> None:
+    """A damaged line has its number and problem; half a line is read once it is whole."""
+    path = tmp_path / "out.jsonl"
+    last = result_line(result("b"))
+    path.write_bytes(b'{"id": 5}\n' + result_line(result("a")) + b"no json\n" + last[:-9])
+    reader = reader_of(path)
+    reader.refresh()
+    assert (list(reader.kept), list(reader.problems), reader.torn) == (["a"], [1, 3], True)
+    assert "no id" in reader.problems[1]
+    with path.open("ab") as file:
+        file.write(last[-9:])
+    reader.refresh()
+    assert (list(reader.kept), list(reader.problems), reader.torn) == (["a", "b"], [1, 3], False)
+
+
+def test_a_reader_needs_a_file(tmp_path: Path) -> None:
+    """A missing file is an error of the journal, with its name."""
+    with pytest.raises(JournalError, match=r"out\.jsonl"):
+        reader_of(tmp_path / "out.jsonl").refresh()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -15,9 +14,9 @@ from typing import Any, Final, TypeVar
 
 from mergepoint.core.paths import nearest
 from mergepoint.engine.run_constants import new_run_id
-from mergepoint.journal.checked_lines import file_errors
 from mergepoint.journal.stores import Store
 from mergepoint.journal.writer import run_off_loop
+from mergepoint.scale.batch_note import note_data, note_path, note_start, write_note
 from mergepoint.scale.inputs import BatchInputs, open_inputs, parse_input, short_digest
 from mergepoint.scale.protocol import (
     BatchBudgetUsedUp,
@@ -39,6 +38,7 @@ from mergepoint.scale.run_spec import (
 )
 from mergepoint.scale.target_inputs import TargetInputs
 from mergepoint.scale.worker import LimitedRuns, members_of
+from mergepoint.targets import FoundTarget
 from mergepoint.tree.policy import Budget, as_budget
 
 Inputs = str | Path | Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
@@ -202,6 +202,7 @@ class BatchRun:
     Attributes:
         spec: What the workers get.
         live: What only this process has.
+        name: The target as it was named.
         inputs: The inputs. Those of an iterator are read once, as they are needed.
         total: Their number, None if it isn't known yet.
         file: The results file.
@@ -211,6 +212,7 @@ class BatchRun:
 
     spec: RunSpec
     live: LiveValues
+    name: str
     inputs: BatchInputs | AsyncIterator[BatchInput]
     total: int | None = None
     file: ResultFile | None = None
@@ -279,6 +281,7 @@ class BatchRun:
             run = cls(
                 spec=spec,
                 live=own,
+                name=_name_of(target, form.found),
                 inputs=_inputs(inputs, takes, limit),
                 file=file,
                 resume_failed=resume_failed,
@@ -294,6 +297,8 @@ class BatchRun:
 
     async def results(self, engine: BatchEngine) -> AsyncIterator[BatchResult]:
         """Yield the results of inputs that have none yet, and write them to the results file."""
+        if self.file is not None:
+            await run_off_loop(note_start, self.file.path, target=self.name, inputs=self.total)
         source = self._pending()
         ordering = _Ordering() if self.ordered else None
         given = source if ordering is None else ordering.inputs(source)
@@ -474,22 +479,24 @@ def _check_same_batch(out: Path, spec: RunSpec) -> Path | None:
 
     Without it, a changed tree would add its results to those of the tree before.
     """
-    path = out.with_name(f"{out.name}.batch")
+    path = note_path(out)
     now = {"batch": spec.batch, "store": spec.store, "fingerprint": spec.fingerprint}
-    with file_errors("read", path), suppress(FileNotFoundError):
-        try:
-            before = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            before = {}  # a kill cut off its only write
-        names = {"batch": "id", "store": "store", "fingerprint": "target or options"}
-        if differ := [names[one] for one in now if before.get(one, now[one]) != now[one]]:
-            raise BatchError(
-                f"{out} has results of another batch: its {' and '.join(differ)} "
-                f"{'differs' if len(differ) == 1 else 'differ'} ({path}). Write to another file, "
-                "or move this one away with its .batch file"
-            )
-        if before:
-            return None
-    with file_errors("write", path):
-        path.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
+    before = note_data(path)
+    names = {"batch": "id", "store": "store", "fingerprint": "target or options"}
+    if differ := [names[one] for one in now if before.get(one, now[one]) != now[one]]:
+        raise BatchError(
+            f"{out} has results of another batch: its {' and '.join(differ)} "
+            f"{'differs' if len(differ) == 1 else 'differ'} ({path}). Write to another file, "
+            "or move this one away with its .batch file"
+        )
+    if before:
+        return None
+    write_note(path, now)
     return path
+
+
+def _name_of(target: BatchTarget, found: FoundTarget) -> str:
+    """Return a target as it was named, or the name of one that has no name of its own."""
+    if isinstance(target, str | Path) and "\n" not in str(target):
+        return str(target)
+    return found.value.name or ""

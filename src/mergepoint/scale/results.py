@@ -11,12 +11,12 @@ import json
 import os
 import threading
 from array import array
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import IO, Any, Final, Literal, Self
+from typing import IO, Any, Final, Generic, Literal, Self, TypeVar
 
 import orjson
 
@@ -31,7 +31,14 @@ from mergepoint.journal.checked_lines import (
 from mergepoint.scale.inputs import SortedDigests, input_digest, short_digest
 from mergepoint.scale.protocol import BatchError, BatchInput, BatchResult
 
+T = TypeVar("T")
+
 Known = Literal["new", "done", "failed", "changed"]
+
+INVALID_LINE: Final = (
+    *(LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError),
+)
+"""What reading a line that another program wrote can raise."""
 
 _PAUSE: Final = 0.05  # seconds between two writes, in which results are gathered
 _FIELDS: Final = (
@@ -97,6 +104,65 @@ def _result_at(path: Path, number: int, line: bytes) -> dict[str, Any]:
             f"{path}:{number} isn't a line of results: {error}. Write the results to another file "
             "(--out), or move this one away: the runs are in the store, and aren't paid again"
         ) from error
+
+
+class ResultReader(Generic[T]):
+    """A reader of a results file, also of one that a process writes, and of a damaged one.
+
+    Each `refresh` reads what was added. The last line of an id counts, as in `ResultIndex`.
+
+    Args:
+        path: The file.
+        keep: Returns what is kept of the data of a line. It raises an error of `INVALID_LINE` for
+            data that isn't a result.
+
+    Attributes:
+        kept: What is kept of each input, by its id, in the order of their last lines.
+        problems: The lines that aren't results, with their problems.
+        torn: Whether the file ends within a line: a process writes it now, or a kill cut it off.
+    """
+
+    def __init__(self, path: Path, keep: Callable[[Mapping[str, Any]], T]) -> None:
+        self.path = path
+        self._keep = keep
+        self._begin(None)
+
+    def _begin(self, file: tuple[int, int] | None) -> None:
+        self.kept: dict[str, T] = {}
+        self.problems: dict[int, str] = {}
+        self.torn = False
+        self._lines = 0
+        self._end = 0
+        self._file = file
+
+    def refresh(self) -> None:
+        """Read the lines that were added. Raises JournalFileError if the file can't be read."""
+        with file_errors("read", self.path), self.path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            # The end of a batch may replace the file by one with its lines in another order.
+            same = (found.st_dev, found.st_ino)
+            if self._file != same or found.st_size < self._end:
+                self._begin(same)
+            file.seek(self._end)
+            self.torn = False
+            for line in file:
+                if not line.endswith(b"\n"):
+                    self.torn = True
+                    break
+                self._end += len(line)
+                self._lines += 1
+                self._add(line)
+
+    def _add(self, line: bytes) -> None:
+        try:
+            data = read_result(line)
+            kept = self._keep(data)
+        except INVALID_LINE as error:
+            self.problems[self._lines] = str(error)
+            return
+        # A retried input moves to the place of its new line.
+        self.kept.pop(data["id"], None)
+        self.kept[data["id"]] = kept
 
 
 class ResultIndex:
