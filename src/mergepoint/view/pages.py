@@ -1,4 +1,4 @@
-"""Whole pages from what is stored: a run, a session, and the list of both."""
+"""Whole pages from what is stored: a run, a session, the list of both, and a batch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from mergepoint.report.comparison import compare
 from mergepoint.report.run_state import RunState
 from mergepoint.session.session_memory import SessionMemory
+from mergepoint.view.batch_data import BatchFacts, BatchRow, RunOpening, batch_data
 from mergepoint.view.compare_data import comparison_data
 from mergepoint.view.page import FORMAT
 from mergepoint.view.run_data import page_of, run_data
@@ -76,6 +77,18 @@ def compare_page(
 def list_page(rows: Iterable[Mapping[str, Any]], *, title: str, version: str) -> dict[str, Any]:
     """Return the page of the list of runs and sessions, from its rows (see `listing`)."""
     return {**_page("runs", title, version), "list": list(rows)}
+
+
+def batch_page(
+    facts: BatchFacts,
+    rows: Iterable[BatchRow],
+    opening: RunOpening | None = None,
+    *,
+    version: str,
+) -> dict[str, Any]:
+    """Return the page of a batch, from the rows of its results file (see `batch_data`)."""
+    title = f"{facts.target}: {facts.file}" if facts.target else facts.file
+    return {**_page("batch", title, version), "batch": batch_data(facts, rows, opening)}
 
 
 def _page(

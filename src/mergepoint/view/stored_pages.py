@@ -30,6 +30,7 @@ class StoredPages:
         store: The store of the runs.
         sessions: The store of the sessions; None if there are none.
         page: Returns the data of a page, which is known to exist.
+        listed: Returns the state of the list. None: that of the runs and sessions.
     """
 
     def __init__(
@@ -38,10 +39,12 @@ class StoredPages:
         sessions: Sessions | None,
         *,
         page: Callable[[Address], Mapping[str, Any]],
+        listed: Callable[[], PageState] | None = None,
     ) -> None:
         self._store = store
         self._sessions = sessions
         self._page = page
+        self._listed = listed or self._of_list
         self._stamps = RunStamps(store)
         self._open: dict[str, SessionMemory] = {}
         self._changing: tuple[str, ...] = ()
@@ -52,7 +55,7 @@ class StoredPages:
         if address.kind == "session":
             return self._of_session(*address.ids)
         if address.kind == "runs":
-            return self._of_list()
+            return self._listed()
         states = [self._stamps.of(run_id) for run_id in address.ids]
         return PageState("\n".join(one.stamp for one in states), any(s.written for s in states))
 
@@ -87,7 +90,7 @@ class StoredPages:
         # Not the store's own order, for which it reads every journal.
         for mark in _FILES:
             for file in sorted(folder.parent.glob(f"*/{mark}")):
-                yield f"{file.parent.name} {_stat(file)}"
+                yield f"{file.parent.name} {stat_stamp(file)}"
 
     def _of_session(self, session_id: str) -> PageState:
         if self._sessions is None:
@@ -147,10 +150,10 @@ class RunStamps:
 
 
 def _of_files(folder: Path) -> str:
-    return " ".join(filter(None, (_stat(folder / name) for name in _FILES)))
+    return " ".join(filter(None, (stat_stamp(folder / name) for name in _FILES)))
 
 
-def _stat(file: Path) -> str:
+def stat_stamp(file: Path) -> str:
     """Return size, time and number of a file, "" if there is none."""
     try:
         found = file.stat()

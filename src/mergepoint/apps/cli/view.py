@@ -1,4 +1,4 @@
-"""`mergepoint view`: write the page of a run, of two runs, of a session, or of the list of runs."""
+"""`mergepoint view`: write the page of a run, two runs, a session, a batch, or the list of runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import quote
@@ -25,9 +25,11 @@ from mergepoint.apps.cli.run_store import FoundRun, RunStore, StoredRun, all_run
 from mergepoint.core.errors import MergepointError
 
 if TYPE_CHECKING:
+    from mergepoint.apps.cli.view_batch import ViewedBatch
     from mergepoint.apps.cli.view_serve import ServedStore
     from mergepoint.session.session_memory import SessionMemory
     from mergepoint.session.session_memory import Sessions as SessionStore
+    from mergepoint.view.live_pages import Address
 
 EXAMPLES = (
     "mergepoint view last",
@@ -35,13 +37,14 @@ EXAMPLES = (
     "mergepoint view last -o page.html --no-open",
     "mergepoint view first last --no-open",
     "mergepoint view last --serve",
+    "mergepoint view results.jsonl -o batch.html --no-open",
 )
 
 PAGE = "view.html"
 _LONGEST_INPUT = 2_000  # characters of an input in a command that runs again
 
 Page = dict[str, Any]
-Chosen = tuple[Literal["run", "compare", "session", "runs"], tuple[str, ...]]
+Chosen = tuple[Literal["run", "compare", "session", "runs", "batch"], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,8 @@ def view(
         list[str] | None,
         argument(
             "RUN",
-            "Run or session: an ID, 'last', or a folder. Two runs: compare them.",
+            "Run or session: an ID, 'last', or a folder. Two runs: compare them. A batch: its "
+            "results file.",
             complete_runs,
         ),
     ] = None,
@@ -73,7 +77,13 @@ def view(
     ] = None,
     to: Annotated[
         Path | None,
-        option("-o", "--to", metavar="FILE", help="File to write.", default="in the run's folder"),
+        option(
+            "-o",
+            "--to",
+            metavar="FILE",
+            help="File to write.",
+            default="in the run's folder, or next to the results",
+        ),
     ] = None,
     no_open: Annotated[bool, option("--no-open", help="Don't open the page in a browser.")] = False,
     serve: Annotated[
@@ -102,24 +112,35 @@ def view(
     """Write a run as one HTML file, print its path, and open it in a browser.
 
     The file needs no server and asks for nothing else: you can send it to a colleague. Without a
-    run, the page is the list of runs and sessions; with two runs, it compares them. The browser
-    opens only from a terminal.
+    run, the page is the list of runs and sessions; with two runs, it compares them; with the
+    results file of a batch, it has its results, failures, and throughput. The browser opens only
+    from a terminal.
     """
     store = stored.open()
     chosen = _chosen(store, list(runs or ()), session, sessions)
+    batch = _viewed_batch(chosen, stored)
     if serve:
         if to is not None:
             raise CommandError("Can't use --serve and -o together: a served page isn't a file.")
         from mergepoint.apps.cli.view_serve import serve_pages
         from mergepoint.view.files import open_address
 
-        served = _served(store, chosen, sessions, url=stored.store)
+        served = (
+            _served(store, chosen, sessions, url=stored.store)
+            if batch is None
+            else _served_batch(batch, sessions)
+        )
         opens = open_address if sys.stdout.isatty() and not (no_open or json) else None
         serve_pages(served, port=port or 0, opens=opens, json=json)
         return
     if port is not None:
         raise CommandError("--port is for --serve. Add --serve.")
-    _write(_page(store, chosen, sessions, to), to, no_open=no_open, json=json)
+    if batch is None:
+        written = _page(store, chosen, sessions, to)
+    else:
+        batch.check_file(to or batch.file)
+        written = Written(batch.page(version=_version()), batch.file)
+    _write(written, to, no_open=no_open, json=json)
 
 
 def _write(found: Written, to: Path | None, *, no_open: bool, json: bool) -> None:
@@ -139,7 +160,7 @@ def _write(found: Written, to: Path | None, *, no_open: bool, json: bool) -> Non
     if json:
         put_json({"file": str(file), "screen": found.page["screen"], "opened": opened})
         return
-    if to is None and file.parent == Path() and found.page["screen"] != "runs":
+    if to is None and file.parent == Path() and found.page["screen"] not in ("runs", "batch"):
         tell("It has no folder of its own, so the page is in the current directory.")
     put(str(file))
 
@@ -157,9 +178,22 @@ def _chosen(store: RunStore, runs: list[str], session: str | None, sessions: str
     if len(runs) == 2:
         return "compare", tuple(runs)
     (name,) = runs
-    if store.lookup(name) is None and _has_session(name, sessions):
-        return "session", (name,)
+    if store.lookup(name) is None:
+        from mergepoint.apps.cli.view_batch import results_file
+
+        if _has_session(name, sessions):
+            return "session", (name,)
+        if results_file(name) is not None:
+            return "batch", (name,)
     return "run", (name,)
+
+
+def _viewed_batch(chosen: Chosen, stored: StoreOptions) -> ViewedBatch | None:
+    if chosen[0] != "batch":
+        return None
+    from mergepoint.apps.cli.view_batch import ViewedBatch
+
+    return ViewedBatch(path=Path(chosen[1][0]), stored=stored)
 
 
 def _page(store: RunStore, chosen: Chosen, sessions: str, to: Path | None) -> Written:
@@ -172,6 +206,22 @@ def _page(store: RunStore, chosen: Chosen, sessions: str, to: Path | None) -> Wr
     return _of_run(found[0]) if kind == "run" else _of_two(found[0], found[1])
 
 
+def _served_batch(batch: ViewedBatch, sessions: str) -> ServedStore:
+    """Return the pages of a batch's runs, with that of the batch as their list.
+
+    Raises CommandError if the file isn't a results file.
+    """
+    served = _served(batch.runs, ("runs", ()), sessions, url=batch.url)
+
+    def page(address: Address) -> Mapping[str, Any]:
+        if address.kind == "runs":
+            return batch.page(version=_version(), served=True)
+        return served.page(address)
+
+    page(served.first)
+    return replace(served, page=page, listed=batch.state, shows=f"the results in {batch.path}")
+
+
 def _served(store: RunStore, chosen: Chosen, sessions: str, *, url: str | None) -> ServedStore:
     """Return what is served for the chosen page. Raises CommandError if there is no such run."""
     from mergepoint.apps.cli.sessions import named_session
@@ -179,6 +229,8 @@ def _served(store: RunStore, chosen: Chosen, sessions: str, *, url: str | None) 
     from mergepoint.view.live_pages import Address
 
     kind, names = chosen
+    if kind == "batch":
+        raise AssertionError("a batch has pages of its own")
     place = _stored_sessions(sessions)
     if kind == "session" and place is not None:
         names = (named_session(place, names[0]),)

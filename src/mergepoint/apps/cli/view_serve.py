@@ -10,7 +10,7 @@ from mergepoint.apps.cli.output import put, put_json_line, tell
 from mergepoint.apps.cli.run_store import VARIABLE, RunStore
 from mergepoint.session.session_memory import Sessions
 from mergepoint.view.gate_resume import ResumeCommand
-from mergepoint.view.live_pages import Address
+from mergepoint.view.live_pages import Address, PageState
 from mergepoint.view.server import ViewServer, serve
 from mergepoint.view.stored_pages import StoredPages
 
@@ -20,7 +20,8 @@ class ServedStore:
     """The runs and sessions that are served.
 
     `page` returns the data of a page, and `first` is the page that is opened. `url` is the address
-    of a database as it was given, with its password; None for a folder.
+    of a database as it was given, with its password; None for a folder. `listed` returns the state
+    of the list, if it isn't that of the runs, and `shows` says what the pages show.
     """
 
     runs: RunStore
@@ -28,6 +29,8 @@ class ServedStore:
     page: Callable[[Address], Mapping[str, Any]]
     first: Address
     url: str | None = None
+    listed: Callable[[], PageState] | None = None
+    shows: str = ""
 
     def resume(self, run_id: str, path: str) -> ResumeCommand:
         """Return the command that resumes a run with the answer at a gate, which it reads."""
@@ -56,7 +59,7 @@ def serve_pages(
         NoSuchPage: The first page doesn't exist.
         ServeError: The extra isn't installed, or the port is in use.
     """
-    pages = StoredPages(served.runs.store, served.sessions, page=served.page)
+    pages = StoredPages(served.runs.store, served.sessions, page=served.page, listed=served.listed)
     # Now, and not in the browser, a person is told that there is no such run.
     pages.state(served.first)
 
@@ -66,7 +69,8 @@ def serve_pages(
             put_json_line({"address": page, "runs": str(served.runs)})
             return
         put(page)
-        tell(f"It shows the runs in {served.runs}, and takes answers at gates; Ctrl-C ends it")
+        shows = served.shows or f"the runs in {served.runs}"
+        tell(f"It shows {shows}, and takes answers at gates; Ctrl-C ends it")
         if opens is not None:
             opens(page)
 

@@ -1,6 +1,7 @@
 // @ts-check
 /** The page: reads its data, makes the screen, and follows the address and the keyboard. */
 
+import { batchScreen } from "./batch.js";
 import { compareScreen } from "./compare.js";
 import { callAt, firstFailure, makersForCall, parsePage, readersOfCall } from "./data.js";
 import { announce, add, button, focusOn, h, isTyping } from "./dom.js";
@@ -24,6 +25,7 @@ const SCREENS = {
   session: sessionScreen,
   compare: compareScreen,
   explain: explainScreen,
+  batch: batchScreen,
 };
 
 /** Keys and what they do, as the help shows them. */
@@ -212,7 +214,8 @@ function start() {
   addEventListener("popstate", followAgain);
   addEventListener("hashchange", followAgain);
   document.addEventListener("keydown", (event) => pressed(event, app, /** @type {Screen} */ (screen), help));
-  announce(app.run ? app.run.verdict : many(page.list?.length ?? 0, "run"));
+  const rows = page.batch ? many(page.batch.rows.length, "result") : many(page.list?.length ?? 0, "run");
+  announce(app.run ? app.run.verdict : rows);
   document.body.dataset.ready = "true";
 }
 

@@ -12,15 +12,16 @@ export type Index = number;
 
 export interface Page {
   format: "mergepoint.view/1";
-  screen: "run" | "runs" | "compare" | "session" | "explain";
+  screen: "run" | "runs" | "compare" | "session" | "explain" | "batch";
   title: string;
   version: string;
   texts: string[];
-  /** One run; two (A, B) in a comparison; one per turn in a session; none in the list of runs. */
+  /** One run; two (A, B) in a comparison; one per turn in a session; none in a list. */
   runs: Run[];
   session?: Session;
   comparison?: Comparison;
   list?: ListedRun[];
+  batch?: Batch;
   /** Served by `mergepoint view --serve`: the page may ask the server that it came from. */
   live?: Live;
 }
@@ -294,6 +295,56 @@ export interface ListedRun {
   /** The command that makes the page. */
   command: string;
   kind: "run" | "session";
+}
+
+/** The results file of a batch. Times are seconds since the epoch. */
+export interface Batch {
+  /** Id of the batch, and its tree or recipe as it was named; "" if they aren't known. */
+  id: string;
+  target: string;
+  /** The results file, as it was named. */
+  file: string;
+  /** "unfinished": inputs are left, and no process runs them. */
+  status: "running" | "done" | "failed" | "unfinished";
+  /** Number of inputs; null if it isn't known. */
+  inputs: number | null;
+  /** When the batch was started and continued; none if it isn't known. */
+  starts: number[];
+  notes: string[];
+  /** Shell commands, by purpose: "view". */
+  commands: { [purpose: string]: string };
+  /**
+   * How the page of a run is opened: the words before and after its id in a command, and on a server
+   * the address before its id, else "". Null if the journals of the runs aren't there.
+   */
+  opening: { before: string; after: string; href: string } | null;
+  /** Each error once, in the order of the results. */
+  failures: BatchFailure[];
+  /** One per input, in the order of the file. */
+  rows: BatchRow[];
+}
+export interface BatchFailure {
+  type: string;
+  path: string;
+  message: string;
+}
+export interface BatchRow {
+  id: string;
+  status: "done" | "failed";
+  /** The first words of its text; the run's page has the whole. */
+  text: string;
+  calls: number;
+  input_tokens: number;
+  output_tokens: number;
+  /** USD; null if it isn't known. */
+  cost: number | null;
+  /** Number of workers that got the input. */
+  attempts: number;
+  ended: number | null;
+  /** Index into `failures`; -1 if it is done. */
+  failure: Index;
+  /** Id of its run; "" if the run isn't stored. */
+  run: string;
 }
 
 export interface Comparison {

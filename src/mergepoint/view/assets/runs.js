@@ -3,19 +3,19 @@
 
 import { add, addText, announce, button, copyButton, h, put } from "./dom.js";
 import { STATUS, count, many, moment, money, oneLine, short, time } from "./format.js";
+import { sortButton, sortOf, sortedBy, statusChips } from "./lists.js";
 
 /**
  * @typedef {import("./modules").App} App
  * @typedef {import("./page").ListedRun} ListedRun
- * @typedef {{name: string, label: string, value: (row: ListedRun) => string | number | null, first: 1 | -1, numeric?: boolean}} Column
  */
 
 /** Rows that are drawn at once; more follow when the end of the list comes into view. */
 const CHUNK = 50;
 
 /**
- * The columns by which rows are sorted; `first` is the direction of the first click.
- * @type {Column[]}
+ * The columns by which rows are sorted.
+ * @type {import("./lists").Column<ListedRun>[]}
  */
 const COLUMNS = [
   { name: "status", label: "Status", value: (row) => row.status, first: 1 },
@@ -125,22 +125,6 @@ function matches(row, words) {
 }
 
 /**
- * Return rows by a column; unknown values are last in both directions.
- * @param {ListedRun[]} rows
- * @param {Column} column
- * @param {1 | -1} direction
- */
-function sortedBy(rows, column, direction) {
-  const unknown = (/** @type {string | number | null} */ value) => value === null || value === "";
-  return [...rows].sort((one, other) => {
-    const [a, b] = [column.value(one), column.value(other)];
-    if (unknown(a) || unknown(b)) return Number(unknown(a)) - Number(unknown(b));
-    if (typeof a === "number" && typeof b === "number") return (a - b) * direction;
-    return String(a).localeCompare(String(b)) * direction;
-  });
-}
-
-/**
  * @param {ListedRun[]} rows
  * @param {ListedRun[]} list
  */
@@ -160,22 +144,14 @@ function summaryOf(rows, list) {
  * @param {() => void} draw
  */
 function drawHead(head, choice, draw) {
-  const cells = COLUMNS.map((column) => {
-    const sorted = choice.sorted === column.name;
-    const arrow = sorted ? (choice.direction === 1 ? " ↑" : " ↓") : "";
-    return h("th", {
-      scope: "col",
-      class: `runs-${column.name} ${column.numeric ? "num" : ""}`,
-      "aria-sort": sorted ? (choice.direction === 1 ? "ascending" : "descending") : "none",
-    }, button([column.label, h("span", { "aria-hidden": "true" }, arrow)], () => {
-      if (!sorted) [choice.sorted, choice.direction] = [column.name, column.first];
-      else if (choice.direction === column.first) choice.direction = /** @type {1 | -1} */ (-column.first);
-      // The third click leads back to the order of time.
-      else choice.sorted = "";
-      draw();
-      /** @type {HTMLElement | null} */ (head.querySelector(`.runs-${column.name} button`))?.focus();
-    }, { class: "runs-sort" }));
-  });
+  const cells = COLUMNS.map((column) => h("th", {
+    scope: "col",
+    class: `runs-${column.name} ${column.numeric ? "num" : ""}`,
+    "aria-sort": sortOf(column, choice),
+  }, sortButton(column, choice, () => {
+    draw();
+    /** @type {HTMLElement | null} */ (head.querySelector(`.runs-${column.name} button`))?.focus();
+  })));
   put(head, h("th", { scope: "col", class: "runs-tick" }, h("span", { class: "spoken" }, "Compare")), cells);
 }
 
@@ -195,13 +171,7 @@ function drawFilters(filters, list, choice, draw) {
     if (row.graph) graphs.set(row.graph, (graphs.get(row.graph) ?? 0) + 1);
   }
   const focused = document.activeElement?.getAttribute("data-status");
-  const chips = Object.keys(STATUS).filter((status) => statuses.has(status)).map((status) => {
-    const { glyph, word, tone } = STATUS[status];
-    return button([h("span", { "aria-hidden": "true" }, `${glyph} `), word, h("span", { class: "runs-count" }, count(statuses.get(status) ?? 0))], () => {
-      if (!choice.statuses.delete(status)) choice.statuses.add(status);
-      draw();
-    }, { class: `runs-chip tone-${tone}`, "aria-pressed": String(choice.statuses.has(status)), "data-status": status });
-  });
+  const chips = statusChips(statuses, choice.statuses, draw);
   const select = h("select", { "aria-label": "Graph", on: { change: () => { choice.graph = select.value; draw(); } } },
     h("option", { value: "" }, "all graphs"),
     [...graphs].sort(([a], [b]) => a.localeCompare(b)).map(([graph, number]) => {
