@@ -76,6 +76,7 @@ SERVING = (
     Serving("langgraph dev", "langgraph_api", r"API: \S*?(http://[\w.:]+)", "/ok", refuses=False),
     Serving("mergepoint ui", "chainlit"),
     Serving("mergepoint view last --serve", "uvicorn", r"(http://[\w.:]+)/run/"),
+    Serving("mergepoint view results.jsonl --serve", "uvicorn", r"(http://[\w.:]+)/"),
     Serving("chainlit run ", "chainlit", r"available at (http://[\w.:]+)", refuses=False),
 )
 

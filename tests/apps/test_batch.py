@@ -104,6 +104,8 @@ def test_the_commands_of_the_summary_work_as_printed() -> None:
         for row in failed.err.splitlines()
         if "mergepoint " in row
     }
+    page = command(*printed["page"])
+    assert (page.code, page.out) == (0, "my results.html\n")
     look = command(*printed["look inside"])
     assert look.code == 0
     assert "counted" in look.out

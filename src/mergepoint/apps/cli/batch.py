@@ -26,6 +26,7 @@ EXAMPLES = (
     "mergepoint batch my.py:tree inputs.jsonl --dry-run --json | jq .to_run",
     "mergepoint batch my.py:tree inputs.jsonl --resume",
     "mergepoint batch best_of_n questions.jsonl --knob n=4 --budget usd=5 --concurrency 20",
+    "mergepoint batch my.yaml inputs.csv && mergepoint view results.jsonl",
     "cat inputs.jsonl | mergepoint batch my.yaml - --out - --quiet | jq -r .text",
 )
 

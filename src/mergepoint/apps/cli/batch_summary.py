@@ -79,6 +79,12 @@ class BatchSummary:
             place = os.path.relpath(place)
         return f"mergepoint show {shlex.quote(runs[0])} {name} {shlex.quote(place)}"
 
+    @property
+    def page(self) -> str | None:
+        """Return the command that shows the results as a page, None without a results file."""
+        out = self.job.out
+        return None if out is None else f"mergepoint view {shlex.quote(str(out))}"
+
     def to_json(self) -> dict[str, Any]:
         """Return JSON data."""
         rate = self.now.total / self.seconds if self.seconds else 0.0
@@ -121,6 +127,8 @@ class BatchSummary:
             label = ""
         if len(groups) > _GROUPS:
             tell_fact("", f"and {len(groups) - _GROUPS:,} more kinds of failures")
+        if self.page and self.whole.total:
+            tell_fact("page", self.page)
         if self.look:
             tell_fact("look inside", self.look)
         if self.next_command:
