@@ -1,12 +1,14 @@
-"""A PostgreSQL server of a test's own, which it can restart."""
+"""A PostgreSQL server of a test's own, which it can restart, and PgBouncer in front of it."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -66,3 +68,38 @@ def _as_postgres(program: str, *words: str) -> None:
     user = ("runuser", "-u", "postgres", "--") if os.getuid() == 0 else ()
     command = [*user, str(_BINARIES[-1] / program), *words]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd="/")  # noqa: S603
+
+
+@contextmanager
+def pooled(server: OwnServer, mode: str) -> Iterator[str]:
+    """Yield the URL of a server behind PgBouncer, whose clients share one session."""
+    program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
+    if program is None:
+        said = "PgBouncer is not installed: apt-get install pgbouncer"
+        pytest.fail(said) if os.environ.get("CI") == "true" else pytest.skip(said)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = server.folder / f"{mode}.ini"
+    settings.write_text(
+        f"[databases]\npostgres = host=127.0.0.1 port={server.port} user=postgres\n[pgbouncer]\n"
+        f"listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\n"
+        f"pool_mode = {mode}\ndefault_pool_size = {1 if mode == 'transaction' else 20}\n"
+    )
+    user = ("runuser", "-u", "postgres", "--") if os.getuid() == 0 else ()
+    command = [*user, program, "-q", str(settings)]
+    with subprocess.Popen(command, cwd="/", start_new_session=True) as process:  # noqa: S603
+        try:
+            _await_port(port)
+            yield f"postgresql+psycopg://postgres@127.0.0.1:{port}/postgres"
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+
+
+def _await_port(port: int) -> None:
+    for _ in range(100):
+        with socket.socket() as client:
+            if not client.connect_ex(("127.0.0.1", port)):
+                return
+        time.sleep(0.1)
+    pytest.fail(f"nothing listens on port {port}")

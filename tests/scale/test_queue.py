@@ -162,6 +162,11 @@ def test_a_stopped_worker_leaves_its_runs(tmp_path: Path) -> None:
         model._delay = 0.01
         with workers(place.address, 1, tmp_path, "--until-empty") as fleet:
             assert fleet[0].wait(90) == 0
+        told = events(tmp_path)
+        assert sorted(one["run_id"] for one in told if one["event"] == "done") == sorted(
+            last["left"]
+        )
+        assert told[-1]["done"] == 2
         assert running.wait(60) == 0
         assert all(map(is_right, lines_of(out)))
 

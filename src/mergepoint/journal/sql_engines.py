@@ -93,7 +93,7 @@ class SharedEngine:
         if self.kind == "postgresql":
             sql.event.listen(engine, "connect", _remember)
         if is_own:
-            sql.event.listen(engine, "connect", _limit_statements)
+            sql.event.listen(engine, "connect", _set_up_session)
             finalize(self, _dispose, engine, os.getpid())
 
     def connect(self) -> sql.Connection:
@@ -181,13 +181,27 @@ def _remember(connection: Any, _: object) -> None:
         _SESSIONS.add(connection)
 
 
-def _limit_statements(connection: Any, _: object) -> None:
-    """Make the server end a statement that waits for a lock or a disk for too long."""
+def _set_up_session(connection: Any, _: object) -> None:
+    """Make the server end a statement that waits for a lock or a disk for too long.
+
+    Behind a pooler of connections, such as PgBouncer, the session isn't only ours: nothing is set,
+    and no statement is prepared, because the next transaction may be in another session.
+    """
     if not hasattr(connection, "autocommit") or not hasattr(connection, "pgconn"):
         return
     connection.autocommit = True
-    connection.execute(f"SET statement_timeout = '{_STATEMENT_SECONDS}s'")
+    if _is_pooled(connection):
+        connection.prepare_threshold = None
+    else:
+        connection.execute(f"SET statement_timeout = '{_STATEMENT_SECONDS}s'")
     connection.autocommit = False
+
+
+def _is_pooled(connection: Any) -> bool:
+    """Return whether psycopg's connection goes through a pooler, which shares sessions."""
+    # A pooler tells its clients a number of its own for the process of their session.
+    row = connection.execute("SELECT pg_backend_pid()").fetchone()
+    return bool(row[0] != connection.info.backend_pid)
 
 
 def _dispose(engine: sql.Engine, owner: int) -> None:

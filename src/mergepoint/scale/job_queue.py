@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -69,14 +69,25 @@ SELECT procrastinate_finish_job_v1(
 _RETRY: Final = f"""
 SELECT procrastinate_retry_job_v2(own.id, NULL, NULL, NULL, NULL) FROM ({_OWN}) AS own
 """  # noqa: S608
+# With the mark of its last attempt, which hasn't ended, and begins again.
 _RETURN: Final = f"""
-UPDATE procrastinate_jobs SET status = 'todo', scheduled_at = NULL WHERE id IN ({_OWN}) RETURNING id
+WITH returned AS (
+    UPDATE procrastinate_jobs SET status = 'todo', scheduled_at = NULL WHERE id IN ({_OWN})
+    RETURNING id
+), unmarked AS (
+    DELETE FROM mergepoint_job_results WHERE job_id IN (SELECT id FROM returned)
+)
+SELECT id FROM returned
 """  # noqa: S608
+_ALONE: Final = '{"alone": true}'
 _PUT: Final = f"""
 INSERT INTO mergepoint_job_results (job_id, result)
 SELECT own.id, %(result)s FROM ({_OWN}) AS own
 ON CONFLICT (job_id) DO UPDATE SET result = EXCLUDED.result RETURNING job_id
 """  # noqa: S608
+_IS_ALONE: Final = """
+SELECT 1 FROM mergepoint_job_results WHERE job_id = %(job_id)s AND result = %(mark)s
+"""
 _ENDED: Final = """
 SELECT asked.id, job.status::text AS status, found.result
 FROM unnest(%(ids)s::bigint[]) AS asked (id)
@@ -178,7 +189,14 @@ class FencedJobs(JobManager):
     """procrastinate's manager, in which only the worker that has a job can change its state.
 
     A database that doesn't answer for a while ends neither the worker nor its jobs.
+
+    Attributes:
+        may_fetch: Returns whether a job may be taken now; it may wait before it returns.
+        on_fetch: Is called with each job before the next one is taken.
     """
+
+    may_fetch: Callable[[], Awaitable[bool]] | None = None
+    on_fetch: Callable[[Job], None] | None = None
 
     async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:  # noqa: FBT001  (its signature)
         """End a job, unless another worker has it by now."""
@@ -195,6 +213,10 @@ class FencedJobs(JobManager):
         """Return a job to the queue without counting an attempt: its worker was stopped."""
         await self._change(_RETURN, job)
 
+    async def give_back(self, job: Job) -> bool:
+        """Return the job of a dead worker to the queue without counting an attempt."""
+        return await self._change(_RETURN, job)
+
     async def retry_lost(self, job: Job) -> bool:
         """Return the job of a dead worker to the queue, and count the attempt."""
         return await self._change(_RETRY, job)
@@ -202,6 +224,16 @@ class FencedJobs(JobManager):
     async def put_result(self, job: Job, result: str) -> bool:
         """Store the result of a job; return whether this worker still has it."""
         return await self._change(_PUT, job, result=result)
+
+    async def mark_alone(self, job: Job) -> bool:
+        """Mark that the last attempt of a job begins; return whether this worker still has it."""
+        return await self.put_result(job, _ALONE)
+
+    async def is_alone(self, job: Job) -> bool:
+        """Return whether the worker that has a job has begun its last attempt."""
+        ask = self.connector.execute_query_all_async
+        given = {"job_id": job.id, "mark": _ALONE}
+        return bool(await patiently(lambda: ask(_IS_ALONE, **given)))
 
     async def _change(self, query: Any, job: Job, **values: Any) -> bool:
         ask = self.connector.execute_query_all_async
@@ -220,12 +252,17 @@ class FencedJobs(JobManager):
 
         Raises ConnectorException if the database forgot this worker, which was believed dead.
         """
+        if self.may_fetch is not None and not await self.may_fetch():
+            return None
         try:
-            return await super().fetch_job(queues, worker_id)
+            job = await super().fetch_job(queues, worker_id)
         except exceptions.ConnectorException as error:
             if isinstance(error.__cause__, psycopg.errors.ForeignKeyViolation):
                 raise
             return None
+        if job is not None and self.on_fetch is not None:
+            self.on_fetch(job)
+        return job
 
     async def listen_for_jobs(self, **options: Any) -> None:
         """Listen for new jobs, also after the database restarted."""
@@ -272,7 +309,11 @@ async def open_queue(url: str, *, log: bool = False) -> AsyncIterator[JobQueue]:
         logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)
     conninfo, name = _address(url)
     await _make_tables(conninfo, name)
-    connector = procrastinate.PsycopgConnector(conninfo=conninfo, min_size=1, max_size=4)
+    # Behind a pooler, the next transaction may be in a session without the prepared statement.
+    plain = {"prepare_threshold": None}
+    connector = procrastinate.PsycopgConnector(
+        conninfo=conninfo, min_size=1, max_size=4, kwargs=plain
+    )
     app = procrastinate.App(connector=connector)
     async with app.open_async():
         yield JobQueue(app, name)

@@ -1,4 +1,10 @@
-"""QueueWorker: take jobs from a queue, run them, and return the jobs of dead workers to it."""
+"""QueueWorker: take jobs from a queue, run them, and return the jobs of dead workers to it.
+
+A worker that dies has many runs in progress, and only one of them may be the cause. So the last
+attempt of a run is alone: its worker takes no other job, waits for those in progress, and marks
+that the attempt begins. If the worker dies then, it died of this run. If it dies before, the
+attempt doesn't count.
+"""
 
 from __future__ import annotations
 
@@ -88,8 +94,12 @@ class QueueWorker:
         self._specs: dict[str, asyncio.Task[BatchWorker]] = {}
         self._using: dict[str, int] = {}
         self._tasks: dict[asyncio.Task[Any], str] = {}
+        self._present: set[asyncio.Task[Any]] = set()
+        self._alone: int | None = None
+        self._alone_ended = asyncio.Event()
         self._stopping = asyncio.Event()
         self._worker: Worker | None = None
+        queue.jobs.may_fetch, queue.jobs.on_fetch = self._may_fetch, self._note_fetch
         retry = _ReturnStopped()
         task = queue.app.task
         task(name=BATCH_TASK, queue=QUEUE, pass_context=True, retry=retry)(self._batch_input)
@@ -173,9 +183,14 @@ class QueueWorker:
         """Return a job to the queue, or end it after too many deaths."""
         lost = job.attempts + 1
         jobs = self._queue.jobs
-        if lost < int(str(job.task_kwargs.get("max_attempts", self._max_attempts))):
+        if lost < self._most_attempts(job):
             if await jobs.retry_lost(job):
                 self._tell("lost", _run_of(job), attempts=lost)
+            return
+        if self._is_last(job) and not await jobs.is_alone(job):
+            # Its worker died of another run, while this one waited to be alone.
+            if await jobs.give_back(job):
+                self._tell("lost", _run_of(job), attempts=job.attempts)
             return
         message = (
             f"{lost} workers ended while they had this run; it may use too much memory, or stop "
@@ -189,6 +204,43 @@ class QueueWorker:
         if await jobs.put_result(job, json.dumps(result)):
             await jobs.finish_job(job, Status.FAILED, delete_job=False)
             self._tell("failed", _run_of(job), error=error)
+
+    # The last attempts, which are alone.
+
+    def _most_attempts(self, job: Job) -> int:
+        return int(str(job.task_kwargs.get("max_attempts", self._max_attempts)))
+
+    def _is_last(self, job: Job) -> bool:
+        """Return whether workers died with a job, and one more death ends it."""
+        return job.attempts > 0 and job.attempts + 1 >= self._most_attempts(job)
+
+    async def _may_fetch(self) -> bool:
+        """Return whether a job may be taken; wait while one is alone, but not for long."""
+        if self._alone is not None:
+            # The limit: procrastinate looks whether to stop only after this.
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._alone_ended.wait(), _POLL_SECONDS)
+        return self._alone is None and not self._stopping.is_set()
+
+    def _note_fetch(self, job: Job) -> None:
+        if self._is_last(job):
+            self._alone = job.id
+            self._alone_ended.clear()
+
+    async def _until_alone(self, job: Job) -> bool:
+        """Wait until no other job is in progress; return whether this worker still has the job.
+
+        Raises _NotBegunError if the worker is stopped before.
+        """
+        own = asyncio.current_task()
+        # The tasks themselves: a job whose end isn't stored yet would be taken from a dead worker.
+        while others := [one for one in self._present if one is not own and not one.done()]:
+            stopping = asyncio.create_task(self._stopping.wait())
+            await asyncio.wait([*others, stopping], return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            if self._stopping.is_set():
+                raise _NotBegunError
+        return await self._queue.jobs.mark_alone(job)
 
     # The jobs of this worker.
 
@@ -231,17 +283,26 @@ class QueueWorker:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  (procrastinate runs each job in one)
         self._tasks[task] = run_id
-        self._tell("started", run_id, attempts=job.attempts + 1)
+        self._present.add(task)
+        task.add_done_callback(self._present.discard)
         try:
+            alone = {"alone": True} if job.id == self._alone else {}
+            if alone and not await self._until_alone(job):
+                self._tell("superseded", run_id)
+                return
+            self._tell("started", run_id, attempts=job.attempts + 1, **alone)
             kind, data = await work()
             own = await self._queue.jobs.put_result(job, json.dumps(data))
             # Without it, another worker was given the job while this one was believed dead.
             self._tell(kind if own else "superseded", run_id, **data)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, _NotBegunError):
             self._tell("returned", run_id)
             raise
         finally:
             del self._tasks[task]
+            if job.id == self._alone:
+                self._alone = None
+                self._alone_ended.set()
 
     async def _worker_of(self, spec: str, plan: RunSpec) -> BatchWorker:
         """Return the prepared worker of a batch, and count its use."""
@@ -271,8 +332,12 @@ class QueueWorker:
         with suppress(Exception):
             await (await made).close()
 
-    def _tell(self, kind: str, run_id: str, **data: Any) -> None:
+    def _tell(self, kind: str, run_id: str, /, **data: Any) -> None:
         self._on_event(JobEvent(kind=kind, run_id=run_id, data=data))
+
+
+class _NotBegunError(Exception):
+    """A worker was stopped while a job waited to be alone."""
 
 
 class _ReturnStopped(BaseRetryStrategy):
@@ -281,7 +346,7 @@ class _ReturnStopped(BaseRetryStrategy):
     def get_retry_decision(self, *, exception: BaseException, job: Job) -> RetryDecision | None:
         """Return when to retry a job, None for never."""
         del job
-        stopped = isinstance(exception, asyncio.CancelledError)
+        stopped = isinstance(exception, (asyncio.CancelledError, _NotBegunError))
         return RetryDecision(retry_in={"seconds": 0}) if stopped else None
 
 
