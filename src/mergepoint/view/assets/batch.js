@@ -20,13 +20,14 @@ const BATCH_ROW = 32;
 const NARROW_BATCH_ROW = 56;
 const KINDS = 5; // kinds of failures, and messages of each, until a person asks for more
 const MESSAGES = 2;
+const MORE_MESSAGES = 50;
 const PRINTED = 2000;
 
 /**
  * What the person has chosen; it outlives new data. `kind` is a type and path of failures, `message`
- * one of its messages ("" for all).
+ * one of its messages ("" for all). `allOf` is the kind of which more messages are shown.
  * @typedef {{
- *   search: string, statuses: Set<string>, kind: string, message: string, allKinds: boolean,
+ *   search: string, statuses: Set<string>, kind: string, message: string, allKinds: boolean, allOf: string,
  *   sorted: string, direction: 1 | -1, opened: string,
  * }} BatchChoice
  */
@@ -49,7 +50,7 @@ const RESULT_COLUMNS = [
  */
 export function batchScreen(app) {
   /** @type {BatchChoice} */
-  const choice = { search: "", statuses: new Set(), kind: "", message: "", allKinds: false, sorted: "", direction: -1, opened: "" };
+  const choice = { search: "", statuses: new Set(), kind: "", message: "", allKinds: false, allOf: "", sorted: "", direction: -1, opened: "" };
   const narrow = matchMedia("(max-width: 720px)").matches;
   const rowHeight = narrow ? NARROW_BATCH_ROW : BATCH_ROW;
   const top = h("div", { class: "batch-top" });
@@ -320,12 +321,14 @@ function failureItem(key, kind, choice, draw) {
   const messages = [...kind.messages].sort(([, a], [, b]) => b - a);
   const single = messages.length === 1;
   const name = [h("b", { class: "num" }, count(kind.number)), " ", h("span", { class: "tone-bad" }, kind.type || "unknown error"), kind.path && [" at ", h("code", null, kind.path)]];
-  const rest = messages.length - MESSAGES;
+  const listed = messages.slice(0, choice.allOf === key ? MORE_MESSAGES : MESSAGES);
+  const rest = messages.length - listed.length;
+  const more = () => { choice.allOf = key; draw(); };
   return h("li", null,
     button(name, choose(""), { class: "batch-kind", "aria-pressed": String(pressed && !choice.message), title: "Show these results only", data: { key: `kind ${key}` } }),
     single ? h("span", { class: "batch-message" }, oneLine(messages[0][0], 400)) : h("ul", null,
-      messages.slice(0, MESSAGES).map(([message, number]) => h("li", null, button([h("span", { class: "num" }, `${count(number)} × `), oneLine(message, 300) || "without a message"], choose(message), { class: "batch-message batch-one", "aria-pressed": String(pressed && choice.message === message), data: { key: `message ${key} ${message}` } }))),
-      rest > 0 && h("li", { class: "faint" }, `and ${many(rest, "more message")}`)));
+      listed.map(([message, number]) => h("li", null, button([h("span", { class: "num" }, `${count(number)} × `), oneLine(message, 300) || "without a message"], choose(message), { class: "batch-message batch-one", "aria-pressed": String(pressed && choice.message === message), data: { key: `message ${key} ${message}` } }))),
+      rest > 0 && h("li", { class: "faint" }, choice.allOf === key ? `and ${many(rest, "more message")}: search for their words` : button(`and ${many(rest, "more message")}`, more, { class: "batch-message batch-one", data: { key: `message ${key} ${messages[0][0]}` } }))));
 }
 
 /**

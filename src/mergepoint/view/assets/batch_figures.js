@@ -14,8 +14,8 @@ import { statusBadge } from "./labels.js";
  */
 
 const BINS = 60;
-// Shorter ones show how results were written, in groups, and not how they came.
-const SHORTEST_BIN = 0.25;
+// Seconds of a bar. Shorter ones show how results were written, in groups, and not how they came.
+const WIDTHS = [0.25, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400];
 
 /**
  * Return the head of the page: what the batch is, how far it is, and its totals.
@@ -194,8 +194,8 @@ export function batchCharts(batch) {
 function throughput(batch) {
   const parts = activeParts(batch);
   const active = parts.reduce((sum, part) => sum + part.end - part.begin, 0);
-  if (active < SHORTEST_BIN * 4) return null;
-  const width = Math.max(SHORTEST_BIN, active / BINS);
+  if (active < WIDTHS[0] * 4) return null;
+  const width = WIDTHS.find((seconds) => active / seconds <= BINS) ?? active / BINS;
   const bins = emptyBins(Math.ceil(active / width), 0, width);
   const before = parts.map((_, at) => parts.slice(0, at).reduce((sum, part) => sum + part.end - part.begin, 0));
   for (const row of batch.rows) {
@@ -208,11 +208,11 @@ function throughput(batch) {
   const begin = moment(parts[0].begin);
   const end = moment(parts[parts.length - 1].end);
   const [from, to] = begin.slice(0, 10) === end.slice(0, 10) ? [11, 19] : [5, 16];
-  const breaks = before.slice(1).map((seconds) => seconds / active);
+  const breaks = before.slice(1).map((seconds) => seconds / (width * bins.length));
   const paused = breaks.length ? `; dashed: the batch went on after ${many(breaks.length, "pause")}` : "";
   return {
     title: "Results over time",
-    facts: `at most ${rateWords(most / width)}, in ${time(width)} per bar${paused}`,
+    facts: `at most ${rateWords(most / width)}, ${time(width)} per bar${paused}`,
     bins,
     axis: [begin.slice(from, to), end.slice(from, to)],
     label: (bin) => `${time(bin.from)} to ${time(bin.to)}`,
