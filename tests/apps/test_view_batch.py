@@ -203,6 +203,8 @@ def test_a_missing_file_is_named_with_near_ones() -> None:
     refused = command("view", "none/results.jsonl")
     assert "There is no file none/results.jsonl, and no run of that name" in refused.err
     assert "There are no runs yet" in command("view", "nothing").err
+    refused = command("view", "results.jsonl", "in.jsonl")
+    assert (refused.code, "results.jsonl is a file" in refused.err) == (2, True)
 
 
 def test_a_batch_that_has_just_begun_has_a_page(here: Path) -> None:

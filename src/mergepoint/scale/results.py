@@ -40,6 +40,7 @@ INVALID_LINE: Final = (
 )
 """What reading a line that another program wrote can raise."""
 
+_PROBLEMS: Final = 10  # damaged lines that a reader names
 _PAUSE: Final = 0.05  # seconds between two writes, in which results are gathered
 _FIELDS: Final = (
     *("id", "status", "text", "outputs", "calls", "usage", "error", "run_id", "attempts"),
@@ -118,7 +119,8 @@ class ResultReader(Generic[T]):
 
     Attributes:
         kept: What is kept of each input, by its id, in the order of their last lines.
-        problems: The lines that aren't results, with their problems.
+        problems: The first lines that aren't results, with their problems.
+        damaged: The number of lines that aren't results.
         torn: Whether the file ends within a line: a process writes it now, or a kill cut it off.
     """
 
@@ -130,6 +132,7 @@ class ResultReader(Generic[T]):
     def _begin(self, file: tuple[int, int] | None) -> None:
         self.kept: dict[str, T] = {}
         self.problems: dict[int, str] = {}
+        self.damaged = 0
         self.torn = False
         self._lines = 0
         self._end = 0
@@ -158,7 +161,9 @@ class ResultReader(Generic[T]):
             data = read_result(line)
             kept = self._keep(data)
         except INVALID_LINE as error:
-            self.problems[self._lines] = str(error)
+            self.damaged += 1
+            if self.damaged <= _PROBLEMS:  # a file of anything else may have millions
+                self.problems[self._lines] = str(error)
             return
         # A retried input moves to the place of its new line.
         self.kept.pop(data["id"], None)

@@ -23,6 +23,7 @@ from mergepoint.apps.cli.options import (
 from mergepoint.apps.cli.output import CommandError, put, put_json, tell
 from mergepoint.apps.cli.run_store import FoundRun, RunStore, StoredRun, all_runs
 from mergepoint.core.errors import MergepointError
+from mergepoint.core.paths import is_file
 
 if TYPE_CHECKING:
     from mergepoint.apps.cli.view_batch import ViewedBatch
@@ -176,6 +177,7 @@ def _chosen(store: RunStore, runs: list[str], session: str | None, sessions: str
     if not runs:
         return "runs", ()
     if len(runs) == 2:
+        _refuse_files(store, runs)
         return "compare", tuple(runs)
     (name,) = runs
     if store.lookup(name) is None:
@@ -186,6 +188,16 @@ def _chosen(store: RunStore, runs: list[str], session: str | None, sessions: str
         if results_file(name) is not None:
             return "batch", (name,)
     return "run", (name,)
+
+
+def _refuse_files(store: RunStore, runs: list[str]) -> None:
+    """Raise CommandError if one of two runs is a file."""
+    for name in runs:
+        if is_file(Path(name)) and store.lookup(name) is None:
+            raise CommandError(
+                f"Can compare two runs, and {name} is a file. For the results of a batch, pass "
+                "their file alone."
+            )
 
 
 def _viewed_batch(chosen: Chosen, stored: StoreOptions) -> ViewedBatch | None:
@@ -219,7 +231,9 @@ def _served_batch(batch: ViewedBatch, sessions: str) -> ServedStore:
         return served.page(address)
 
     page(served.first)
-    return replace(served, page=page, listed=batch.state, shows=f"the results in {batch.path}")
+    shows = f"the results in {batch.path}"
+    # The journals of a batch don't have the options of its runs, which only its command knows.
+    return replace(served, page=page, listed=batch.state, shows=shows, answers=False)
 
 
 def _served(store: RunStore, chosen: Chosen, sessions: str, *, url: str | None) -> ServedStore:

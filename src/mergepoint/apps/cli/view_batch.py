@@ -26,7 +26,6 @@ from mergepoint.view.pages import batch_page
 from mergepoint.view.stored_pages import stat_stamp
 
 _SUFFIXES = (".jsonl", ".ndjson", ".json")
-_PROBLEMS = 10  # damaged lines that the page names
 
 
 def results_file(name: str) -> Path | None:
@@ -157,10 +156,9 @@ class ViewedBatch:
     def _problems(self, *, running: bool) -> Iterator[str]:
         """Yield what could not be read."""
         problems = self._reader.problems
-        for line, problem in list(problems.items())[:_PROBLEMS]:
+        for line, problem in problems.items():
             yield f"{self.path}:{line} isn't a line of results, and isn't shown: {problem}."
-        if len(problems) > _PROBLEMS:
-            more = len(problems) - _PROBLEMS
+        if more := self._reader.damaged - len(problems):
             yield f"{count(more, 'more line')} of {self.path} can't be read either."
         if self._reader.torn and not running:
             yield (

@@ -21,7 +21,8 @@ class ServedStore:
 
     `page` returns the data of a page, and `first` is the page that is opened. `url` is the address
     of a database as it was given, with its password; None for a folder. `listed` returns the state
-    of the list, if it isn't that of the runs, and `shows` says what the pages show.
+    of the list, if it isn't that of the runs, and `shows` says what the pages show. `answers` is
+    False if the runs can't be resumed with an answer.
     """
 
     runs: RunStore
@@ -31,6 +32,7 @@ class ServedStore:
     url: str | None = None
     listed: Callable[[], PageState] | None = None
     shows: str = ""
+    answers: bool = True
 
     def resume(self, run_id: str, path: str) -> ResumeCommand:
         """Return the command that resumes a run with the answer at a gate, which it reads."""
@@ -70,7 +72,8 @@ def serve_pages(
             return
         put(page)
         shows = served.shows or f"the runs in {served.runs}"
-        tell(f"It shows {shows}, and takes answers at gates; Ctrl-C ends it")
+        answers = ", and takes answers at gates" if served.answers else ""
+        tell(f"It shows {shows}{answers}; Ctrl-C ends it")
         if opens is not None:
             opens(page)
 
@@ -79,4 +82,5 @@ def serve_pages(
             tell(f"Run {run_id} is interrupted: it finishes the calls in progress")
             tell(f"  resume: mergepoint resume {served.runs.get(run_id).name}")
 
-    serve(ViewServer(pages=pages, resume=served.resume, port=port), ready=ready, stopped=stopped)
+    resume = served.resume if served.answers else None
+    serve(ViewServer(pages=pages, resume=resume, port=port), ready=ready, stopped=stopped)
