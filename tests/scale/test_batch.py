@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from mergepoint.journal.checked_lines import JournalError
 from mergepoint.journal.file_journal import FileStore
 from mergepoint.scale import BatchError, BatchResult, batch
 from mergepoint.scale.batch_note import BatchNote, note_path
-from mergepoint.scale.run_spec import store_at_place
+from mergepoint.scale.run_spec import split_options, store_at_place
 from mergepoint.testing import ScriptedModel
 
 TREE = Block(
@@ -252,6 +253,12 @@ def test_wrong_options_are_refused(options: dict[str, Any], said: str, tmp_path:
     """An option that a batch can't have is refused before anything is run, with the fix."""
     with pytest.raises(BatchError, match=said):
         run(TREE, TOPICS, out=tmp_path / "r.jsonl", **{"model": model(), **options})
+
+
+def test_a_mapping_that_cannot_be_changed_goes_to_other_processes() -> None:
+    """Addresses by model, as the command line has them, are data for workers."""
+    addresses = {"openai:m": "http://localhost:1/v1"}
+    assert split_options({"base_url": MappingProxyType(addresses)}) == ({"base_url": addresses}, {})
 
 
 def test_an_invalid_tree_is_refused_before_its_results_are_begun(tmp_path: Path) -> None:

@@ -145,7 +145,9 @@ def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
     for name, value in options.items():
         if value is not None:
             try:
-                plain[name] = json.loads(json.dumps(value, allow_nan=False))
+                # `dict`, because a read-only mapping isn't JSON data for `json`.
+                given = dict(value) if isinstance(value, Mapping) else value
+                plain[name] = json.loads(json.dumps(given, allow_nan=False))
             except (TypeError, ValueError):
                 live[name] = value
     return plain, live
