@@ -158,6 +158,8 @@ def test_options_of_the_other_kind_are_refused() -> None:
     assert (questions.code, "only for trees" in questions.err) == (2, True)
     both = batch("in.jsonl", "--json", "--out", "-")
     assert (both.code, "both write to stdout" in both.out) == (2, True)
+    local = batch("in.jsonl", "--ray-address", "auto")
+    assert (local.code, "only for --engine ray, not local" in local.err) == (2, True)
 
 
 def test_an_input_that_changed_is_refused() -> None:

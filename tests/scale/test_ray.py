@@ -13,25 +13,30 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.journal.places import place_of
+from tests.journal.places import place_of, store_of
+from tests.scale.batch_driver import TARGET
 from tests.scale.fleet import (
     CALLS,
+    TREE,
     CountingModel,
     all_results,
     is_right,
     lines_of,
+    numbered,
     spec_of,
     waited,
 )
+from tests.scale.servers import own_server
 
 from mergepoint.journal.stores import Store
-from mergepoint.scale import BatchError
-from mergepoint.scale.protocol import run_id_of
+from mergepoint.scale import BatchError, BatchResult, batch
+from mergepoint.scale.protocol import LOST, run_id_of
 from mergepoint.scale.ray_engine import RayEngine, _difference, _versions
 
 pytestmark = pytest.mark.scale
@@ -50,7 +55,10 @@ class Nodes:
     def __init__(self, count: int) -> None:
         from ray.cluster_utils import Cluster
 
-        head = {"num_cpus": 0, "include_dashboard": False, **NODE}
+        # Ray starts workers with a niceness of 15: on a busy machine they would wait for all others
+        # between a model's answer and its record.
+        settings = {"worker_niceness": 0}
+        head = {"num_cpus": 0, "include_dashboard": False, "_system_config": settings, **NODE}
         self.cluster: Any = Cluster(initialize_head=True, head_node_args=head)
         self.nodes = [self.add() for _ in range(count)]
 
@@ -95,9 +103,11 @@ def nodes() -> Iterator[Nodes]:
     made.cluster.shutdown()
 
 
-def driver(nodes: Nodes, spec: Any, count: int, out: Path) -> subprocess.Popen[bytes]:
-    """Start a driver in a process of its own."""
-    options = {"address": nodes.address, "workers": KILLS, "concurrency": KILLS}
+def driver(
+    nodes: Nodes, spec: Any, count: int, out: Path, *, workers: int = KILLS
+) -> subprocess.Popen[bytes]:
+    """Start a driver in a process of its own, which has eight runs in progress."""
+    options = {"address": nodes.address, "workers": workers, "concurrency": KILLS}
     words = ["ray", json.dumps(options), json.dumps(spec.to_plain()), str(count), str(out)]
     command = [sys.executable, "-m", "tests.scale.fleet", *words]
     with out.with_suffix(".stdout").open("ab") as stdout:
@@ -131,12 +141,12 @@ def test_a_batch_outlives_workers_a_node_and_its_driver(
 ) -> None:
     """400 inputs end right, and hardly a finished call is made again, though 8 workers die."""
     count = 400 if kind == "postgresql" else 60
-    kills, longest = (KILLS, 8.0) if kind == "postgresql" else (2, 2.0)
+    kills, longest, workers = (KILLS, 8.0, KILLS) if kind == "postgresql" else (2, 2.0, 4)
     chance = random.Random(13)  # noqa: S311  (moments of kills)
     out = tmp_path / "results.jsonl"
-    with CountingModel(delay=0.4) as model, place_of(kind, tmp_path) as place:
+    with CountingModel(delay=0.3) as model, place_of(kind, tmp_path) as place:
         spec = spec_of(place.address, model.url)
-        running = driver(nodes, spec, count, out)
+        running = driver(nodes, spec, count, out, workers=workers)
         began = time.monotonic()
         waited(lambda: len(lines_of(out)) >= 3, "the first results", 400)
         for number in range(kills):
@@ -149,7 +159,7 @@ def test_a_batch_outlives_workers_a_node_and_its_driver(
                 assert running.poll() is None
                 os.kill(running.pid, signal.SIGKILL)
                 running.wait()
-                running = driver(nodes, spec, count, out)
+                running = driver(nodes, spec, count, out, workers=workers)
                 waited(grown(out), "the resumed driver", 400)
         assert running.wait(500) == 0
         seconds = time.monotonic() - began
@@ -165,6 +175,110 @@ def test_a_batch_outlives_workers_a_node_and_its_driver(
         assert max(one.attempts for one in results) > 1
         # Ray's notes about the dead would otherwise be among the results.
         assert out.with_suffix(".stdout").read_bytes() == b""
+
+
+def test_the_database_restarts_in_mid_batch(nodes: Nodes, tmp_path: Path) -> None:
+    """A restart and a crash of PostgreSQL, and the death of a worker, lose and repeat nothing."""
+    count, out = 60, tmp_path / "results.jsonl"
+    with CountingModel(delay=0.4) as model, own_server() as server:
+        spec = spec_of(server.url, model.url)
+        running = driver(nodes, spec, count, out, workers=4)
+        waited(lambda: len(lines_of(out)) >= 3, "the first results", 400)
+        server.control("restart", "-m", "fast")
+        waited(grown(out), "results after the restart", 60)
+        os.kill(nodes.workers()[0], signal.SIGKILL)
+        server.control("restart", "-m", "immediate")
+        assert running.poll() is None
+        assert running.wait(300) == 0
+        results = lines_of(out)
+        print(f"{model.answered} answers, {model.repeated} repeated")
+        assert len(results) == count
+        assert all(map(is_right, results))
+        check_calls(model, store_of(server.url), count)
+
+
+def test_an_input_that_kills_its_workers_takes_no_others_with_it(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    """Inputs that shared dying actors with a poison one are done: a last attempt is alone."""
+    # Slower than the poison: what runs beside it never gets on.
+    settings = {"runtime_env": {"env_vars": {"LATENCY": "2"}}}
+    engine = RayEngine(address=nodes.address, workers=1, concurrency=4, actor_options=settings)
+    inputs = [{"id": word, "topic": word} for word in ("t0", "die", "t1", "t2")]
+
+    async def every() -> list[BatchResult]:
+        results = batch(TARGET, inputs, store=tmp_path / "runs", engine=engine)
+        return [one async for one in results]
+
+    by_id = {one.id: one for one in asyncio.run(every())}
+    poison = by_id.pop("die")
+    assert poison.error is not None
+    assert (poison.status, poison.error["type"], poison.attempts) == ("failed", LOST, 3)
+    assert {(one.status, one.outputs.get("c")) for one in by_id.values()} == {
+        ("done", f"<<<{word} a> b> c>") for word in ("t0", "t1", "t2")
+    }
+    assert {one.attempts for one in by_id.values()} == {3}
+
+
+def command(address: str, folder: Path, url: str) -> subprocess.Popen[str]:
+    """Start the command of a batch of 40 inputs; its output is text."""
+    (folder / "parts.yaml").write_text(TREE)
+    inputs = "".join(f'{{"id": "q{n}", "topic": "q{n}"}}\n' for n in range(40))
+    (folder / "in.jsonl").write_text(inputs)
+    target = ["parts.yaml", "in.jsonl", "--out", "results.jsonl", "--yes"]
+    where = ["--engine", "ray", "--ray-address", address, "--workers", "2", "--concurrency", "8"]
+    model = ["--model", "openai:scripted", "--base-url", url]
+    return subprocess.Popen(  # noqa: S603  (our own words)
+        [sys.executable, "-m", "mergepoint.apps.cli", "batch", *target, *where, *model],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_the_command_takes_the_address_and_stops(nodes: Nodes, tmp_path: Path) -> None:
+    """Ctrl-C lets the runs in progress end, and the same command does the rest."""
+    with CountingModel(delay=0.1) as model:
+        first = command(nodes.address, tmp_path, model.url)
+        begun = grown(tmp_path / "results.jsonl")
+        waited(lambda: begun() or first.poll() is not None, "the first results", 200)
+        first.send_signal(signal.SIGINT)
+        said, _ = first.communicate(timeout=100)
+        assert first.returncode == 130, said
+        assert f"--engine ray --ray-address {nodes.address} --workers 2" in said
+        done = len(lines_of(tmp_path / "results.jsonl"))
+        # All that had begun: at most 8 beside those with results.
+        assert model.answered == CALLS * done < CALLS * 40
+        second = command(nodes.address, tmp_path, model.url)
+        said, _ = second.communicate(timeout=200)
+        assert second.returncode == 0, said
+        results = lines_of(tmp_path / "results.jsonl")
+        assert len(results) == 40
+        assert all(map(is_right, results))
+        assert (model.answered, model.repeated) == (CALLS * 40, 0)
+
+
+def test_a_closed_batch_records_its_calls_in_progress(nodes: Nodes, tmp_path: Path) -> None:
+    """When the results are closed, workers wait for the answers of calls in progress."""
+    with CountingModel(delay=1) as model, place_of("sqlite", tmp_path) as place:
+        spec = spec_of(place.address, model.url)
+
+        async def some() -> int:
+            results = RayEngine(address=nodes.address, workers=2, concurrency=8).results(
+                spec, numbered(40)
+            )
+            async with aclosing(results):  # type: ignore[type-var]
+                async for _ in results:
+                    return model.answered
+            return 0
+
+        before = asyncio.run(some())
+        answered = model.answered
+        assert 0 < before < answered
+        store = place.store()
+        records = [one for run in store.runs() for one in store.read(run)[1]]
+        assert sum(one.answered for one in records) == answered
 
 
 def test_a_worker_refuses_another_version(nodes: Nodes, tmp_path: Path) -> None:

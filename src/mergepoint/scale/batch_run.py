@@ -159,9 +159,12 @@ def engine_of(
     workers: int,
     concurrency: int,
     max_attempts: int,
+    ray_address: str | None = None,
     live: LiveValues | None = None,
 ) -> BatchEngine:
     """Return an engine by its name, or the engine that was passed.
+
+    `ray_address` is the address of the cluster for the engine "ray".
 
     Raises BatchError if there is none of this name, or if it needs values that only this process
     has.
@@ -177,7 +180,9 @@ def engine_of(
         )
     module, _, name = _ENGINES[engine].partition(":")
     kind = getattr(import_module(module), name)
-    given = {"live": live} if local else {}
+    given: dict[str, Any] = {"live": live} if local else {}
+    if engine == "ray":
+        given["address"] = ray_address
     made: BatchEngine = kind(
         workers=workers, concurrency=concurrency, max_attempts=max_attempts, **given
     )

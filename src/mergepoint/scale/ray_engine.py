@@ -14,6 +14,7 @@ import platform
 import socket
 import threading
 import warnings
+from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -32,7 +33,7 @@ from mergepoint.scale.protocol import (
 
 _PROBE_SECONDS: Final = 5.0
 _CONNECT_SECONDS: Final = 45.0
-_CLOSE_SECONDS: Final = 10.0
+_CLOSE_SECONDS: Final = 30.0
 _RESTART_SECONDS: Final = 1.0
 _NO_USAGE_REPORT: Final = "RAY_USAGE_STATS_ENABLED"
 _KEEP_DEVICES: Final = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
@@ -105,7 +106,7 @@ class RayEngine:
             each=self._each,
             max_attempts=self._max_attempts,
             start_timeout=self._start_timeout,
-            capacity=2 * self._each * self._workers,
+            capacity=self._each * self._workers,
         )
         create = self._actor_factory(ray, spec)
         tasks = [asyncio.create_task(run.read(inputs))]
@@ -166,6 +167,63 @@ class _Order:
     lost: int = 0
 
 
+@dataclass(eq=False, slots=True)
+class _LiveActor:
+    """An actor that gets inputs until it dies, and how many it has."""
+
+    actor: Any
+    died: asyncio.Event
+    running: int = 0
+
+
+class _Orders:
+    """The inputs that wait for an actor.
+
+    The last attempt of an input is alone on its actor: if that dies, it died of this input, and
+    takes no others with it. So one actor at a time is reserved for such inputs.
+    """
+
+    def __init__(self, max_attempts: int) -> None:
+        self._max_attempts = max_attempts
+        self._todo: deque[_Order] = deque()
+        self._last: deque[_Order] = deque()
+        self._reserved: _LiveActor | None = None
+        self._changed = asyncio.Event()
+
+    def put(self, order: _Order) -> None:
+        """Add an input."""
+        is_last = order.lost and order.lost + 1 >= self._max_attempts
+        (self._last if is_last else self._todo).append(order)
+        self._wake()
+
+    async def take(self, live: _LiveActor) -> _Order:
+        """Wait until there is an input for an actor, and return it."""
+        while (order := self._find(live)) is None:
+            await self._changed.wait()  # each change has an event of its own
+        live.running += 1
+        return order
+
+    def end(self, live: _LiveActor) -> None:
+        """Take notice that an input of an actor has ended."""
+        live.running -= 1
+        if live is self._reserved and not live.running:
+            # Left for others, unless it takes the next one of this kind itself.
+            self._reserved = None
+        self._wake()
+
+    def _find(self, live: _LiveActor) -> _Order | None:
+        if live.died.is_set():
+            return None
+        if self._last and self._reserved in (None, live):
+            self._reserved = live
+            return None if live.running else self._last.popleft()
+        return self._todo.popleft() if self._todo and live is not self._reserved else None
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
 @dataclass
 class _ClusterRun:
     """One batch on a cluster: the inputs on their way, and the actors that have them."""
@@ -178,9 +236,10 @@ class _ClusterRun:
     capacity: int = 2
 
     def __post_init__(self) -> None:
-        # Inputs that were read and whose results were not taken; so memory stays flat.
+        # Inputs that were read and whose results were not taken: memory stays flat, and while the
+        # actors live no input waits here that would still start after the batch was stopped.
         self._room = asyncio.Semaphore(self.capacity)
-        self._todo: asyncio.Queue[_Order] = asyncio.Queue()
+        self._orders = _Orders(self.max_attempts)
         self._out: asyncio.Queue[BatchResult | BaseException | None] = asyncio.Queue()
         self._open = 0
         self._ended = False
@@ -197,7 +256,7 @@ class _ClusterRun:
                 if given is None:
                     break
                 self._open += 1
-                self._todo.put_nowait(_Order(given))
+                self._orders.put(_Order(given))
         except Exception as error:  # noqa: BLE001  (raised when the others are answered)
             self._failed = error
         self._ended = True
@@ -224,10 +283,8 @@ class _ClusterRun:
                 self._actors.add(actor)
                 while await self._is_ready(actor):
                     self._ready.add(actor)
-                    try:
-                        await self._feed(actor)
-                    finally:
-                        self._ready.discard(actor)
+                    await self._feed(actor)
+                    self._ready.discard(actor)
                 self._actors.discard(actor)
                 self.ray.kill(actor)
         except Exception as error:  # noqa: BLE001  (raised where the results are read)
@@ -271,10 +328,10 @@ class _ClusterRun:
 
     async def _feed(self, actor: Any) -> None:
         """Run inputs on an actor until it dies."""
-        died = asyncio.Event()
-        lanes = [asyncio.create_task(self._lane(actor, died)) for _ in range(self.each)]
+        live = _LiveActor(actor, asyncio.Event())
+        lanes = [asyncio.create_task(self._lane(live)) for _ in range(self.each)]
         try:
-            await died.wait()
+            await live.died.wait()
         finally:
             for lane in lanes:
                 lane.cancel()
@@ -283,35 +340,42 @@ class _ClusterRun:
             if isinstance(one, Exception):
                 raise one
 
-    async def _lane(self, actor: Any, died: asyncio.Event) -> None:
-        while not died.is_set():
-            order = await self._todo.get()
+    async def _lane(self, live: _LiveActor) -> None:
+        while not live.died.is_set():
+            order = await self._orders.take(live)
             try:
-                text = json.dumps(order.given.to_plain())
-                answer = json.loads(await _value(actor.run.remote(text)))
-            except asyncio.CancelledError:
-                # Another lane met the death first; this one's answer is lost as well.
-                if died.is_set():
-                    self._give_back(order)
-                raise
-            except self.ray.exceptions.RayActorError:
-                died.set()
+                await self._run(live, order)
+            finally:
+                self._orders.end(live)
+
+    async def _run(self, live: _LiveActor, order: _Order) -> None:
+        """Run an input on an actor, and hand over its result, or the input if the actor dies."""
+        try:
+            text = json.dumps(order.given.to_plain())
+            answer = json.loads(await _value(live.actor.run.remote(text)))
+        except asyncio.CancelledError:
+            # Another lane met the death first; this one's answer is lost as well.
+            if live.died.is_set():
                 self._give_back(order)
-                return
-            except BaseException:
-                died.set()
-                raise
-            if "problem" in answer:
-                died.set()
-                raise BatchError(answer["problem"])
-            result = BatchResult.from_plain(answer)
-            self._out.put_nowait(replace(result, attempts=order.lost + 1))
+            raise
+        except self.ray.exceptions.RayActorError:
+            live.died.set()
+            self._give_back(order)
+            return
+        except BaseException:
+            live.died.set()
+            raise
+        if "problem" in answer:
+            live.died.set()
+            raise BatchError(answer["problem"])
+        result = BatchResult.from_plain(answer)
+        self._out.put_nowait(replace(result, attempts=order.lost + 1))
 
     def _give_back(self, order: _Order) -> None:
         """Hand an input of a dead actor to another one, or fail it after too many deaths."""
         lost, given = order.lost + 1, order.given
         if lost < self.max_attempts:
-            self._todo.put_nowait(_Order(given, lost))
+            self._orders.put(_Order(given, lost))
             return
         message = (
             f"{lost} workers ended while they had this input; it may use too much memory, or stop "
@@ -329,9 +393,11 @@ class _ClusterRun:
         )
 
     async def close(self) -> None:
-        """End the actors; their stores are closed if they answer."""
+        """End the actors: they cancel their runs, which lets calls in progress finish."""
         actors, self._actors = list(self._actors), set()
-        closing = [asyncio.ensure_future(_value(one.close.remote())) for one in actors]
+        # One that isn't ready has no runs, and may never answer.
+        ready = [one for one in actors if one in self._ready]
+        closing = [asyncio.ensure_future(_value(one.close.remote())) for one in ready]
         if closing:
             await asyncio.wait(closing, timeout=_CLOSE_SECONDS)
         for one in closing:
@@ -346,6 +412,7 @@ class _RayWorker:
 
     def __init__(self, spec: str, versions: str) -> None:
         self._problem: str | None = None
+        self._runs: set[asyncio.Task[BatchResult]] = set()
         try:
             self._problem = _difference(json.loads(versions), _versions())
             if self._problem is None:
@@ -362,15 +429,24 @@ class _RayWorker:
 
     async def run(self, given: str) -> str:
         """Return the result of an input, or the problem that ends the batch."""
+        place = f"a worker on {platform.node()}"
+        run = asyncio.create_task(self._worker.run(BatchInput.from_plain(json.loads(given))))
+        self._runs.add(run)
         try:
-            result = await self._worker.run(BatchInput.from_plain(json.loads(given)))
+            result = await run
+        except asyncio.CancelledError:
+            return json.dumps({"problem": f"{place} was closed"})
         except Exception as error:  # noqa: BLE001  (the driver raises it)
-            place = f"a worker on {platform.node()}"
             return json.dumps({"problem": f"{place} can't go on: {describe_error(error)}"})
+        finally:
+            self._runs.discard(run)
         return json.dumps(result.to_plain())
 
     async def close(self) -> None:
-        """Close the store."""
+        """Cancel the runs, wait for their calls in progress, and close the store."""
+        for one in (runs := list(self._runs)):
+            one.cancel()
+        await asyncio.gather(*runs, return_exceptions=True)
         if self._problem is None:
             await self._worker.close()
 

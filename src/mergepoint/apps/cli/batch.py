@@ -78,6 +78,13 @@ class BatchOptions:
         value="local",
         help="Where the inputs run: on this machine, on a Ray cluster, or by workers of a queue.",
     )
+    ray_address: str | None = setting(
+        "--ray-address",
+        value=None,
+        metavar="HOST:PORT",
+        help="Address of the Ray cluster for --engine ray ('auto' for the one on this machine).",
+        default="the variable RAY_ADDRESS, or a new cluster on this machine",
+    )
     workers: int = setting(
         "--workers", value=1, metavar="N", min=1, help="Number of worker processes."
     )
@@ -171,6 +178,8 @@ def batch(
             "--blocks is for one worker in this process. For more, import the blocks in the file "
             "of the recipe, and pass it as FILE.py:NAME."
         )
+    if options.ray_address is not None and options.engine != "ray":
+        raise CommandError(f"--ray-address: only for --engine ray, not {options.engine}.")
     load_blocks(members.blocks)
     found = find_target(target)
     kind = "tree" if found.recipe is None else "recipe"

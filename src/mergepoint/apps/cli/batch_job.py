@@ -246,6 +246,7 @@ class BatchJob:
                 workers=self.options.workers,
                 concurrency=self.options.concurrency,
                 max_attempts=self.options.max_attempts,
+                ray_address=self.options.ray_address,
                 live=run.live,
             )
             self._announce(found, run, yes=yes, quiet=output.quiet)
