@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ from typing import Any, Final
 from mergepoint.journal.checked_lines import file_errors, write_whole
 
 _TEXTS: Final = ("batch", "store", "fingerprint", "target")
+_PASSWORD: Final = re.compile(r"(://[^:/@]*):[^@]*@")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +22,7 @@ class BatchNote:
 
     Attributes:
         batch: The id of the batch.
-        store: The place of the journals: a folder, or a database URL as it was given.
+        store: The place of the journals: a folder, or a database URL with its password masked.
         fingerprint: Digest of the target and its options.
         target: The target as the latest call named it.
         inputs: The number of inputs of the latest call; None if it wasn't known at its start.
@@ -48,6 +50,11 @@ class BatchNote:
         )
 
 
+def without_password(store: str) -> str:
+    """Return the address of a store with its password masked."""
+    return _PASSWORD.sub(r"\1:***@", store)
+
+
 def note_path(results: Path) -> Path:
     """Return the path of a results file's note."""
     return results.with_name(f"{results.name}.batch")
@@ -63,7 +70,11 @@ def note_data(path: Path) -> dict[str, Any]:
             data = json.loads(path.read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError, RecursionError):
             return {}
-    return data if isinstance(data, dict) else {}
+    if not isinstance(data, dict):
+        return {}
+    # Notes of earlier versions have the URL as it was given.
+    store = data.get("store")
+    return {**data, "store": without_password(store)} if isinstance(store, str) else data
 
 
 def write_note(path: Path, data: Mapping[str, Any]) -> None:

@@ -16,7 +16,13 @@ from mergepoint.core.paths import nearest
 from mergepoint.engine.run_constants import new_run_id
 from mergepoint.journal.stores import Store
 from mergepoint.journal.writer import run_off_loop
-from mergepoint.scale.batch_note import note_data, note_path, note_start, write_note
+from mergepoint.scale.batch_note import (
+    note_data,
+    note_path,
+    note_start,
+    without_password,
+    write_note,
+)
 from mergepoint.scale.inputs import BatchInputs, open_inputs, parse_input, short_digest
 from mergepoint.scale.protocol import (
     BatchBudgetUsedUp,
@@ -485,7 +491,8 @@ def _check_same_batch(out: Path, spec: RunSpec) -> Path | None:
     Without it, a changed tree would add its results to those of the tree before.
     """
     path = note_path(out)
-    now = {"batch": spec.batch, "store": spec.store, "fingerprint": spec.fingerprint}
+    store = without_password(spec.store)
+    now = {"batch": spec.batch, "store": store, "fingerprint": spec.fingerprint}
     before = note_data(path)
     names = {"batch": "id", "store": "store", "fingerprint": "target or options"}
     if differ := [names[one] for one in now if before.get(one, now[one]) != now[one]]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from mergepoint.apps.cli.batch_progress import BatchView
-from mergepoint.apps.cli.batch_summary import BatchSummary, without_password
+from mergepoint.apps.cli.batch_summary import BatchSummary
 from mergepoint.apps.cli.framework import words
 from mergepoint.apps.cli.inputs import change_tree, read_budget, read_knobs, read_prices
 from mergepoint.apps.cli.invocation import has_key, model_settings, with_environment
@@ -34,6 +34,7 @@ from mergepoint.apps.cli.run_store import VARIABLE
 from mergepoint.apps.cli.tree_run import resolve_model_or_refuse
 from mergepoint.core.errors import MergepointError
 from mergepoint.models.timeouts import GRACE
+from mergepoint.scale.batch_note import without_password
 from mergepoint.scale.batch_run import BatchRun, engine_of
 from mergepoint.scale.batch_tally import BatchTally
 from mergepoint.scale.inputs import BatchInputs, open_inputs

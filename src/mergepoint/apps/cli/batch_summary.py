@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mergepoint.apps.cli.batch_progress import rate_text, spent_text
 from mergepoint.apps.cli.output import FAILED, INTERRUPTED, brief, clock, tell, tell_fact
 from mergepoint.core.errors import MergepointError
+from mergepoint.scale.batch_note import without_password
 from mergepoint.scale.batch_tally import BatchTally
 from mergepoint.scale.protocol import BatchBudgetUsedUp, RunSpec
 
@@ -19,12 +19,6 @@ if TYPE_CHECKING:
     from mergepoint.apps.cli.batch_job import BatchJob
 
 _GROUPS = 10  # groups of failures in the summary
-_PASSWORD = re.compile(r"(://[^:/@]*):[^@]*@")
-
-
-def without_password(store: str) -> str:
-    """Return the address of a store with its password masked."""
-    return _PASSWORD.sub(r"\1:***@", store)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,12 +12,12 @@ from typing import Any
 
 from mergepoint.apps.cli.options import StoreOptions
 from mergepoint.apps.cli.output import CommandError
-from mergepoint.apps.cli.run_store import RunStore
+from mergepoint.apps.cli.run_store import VARIABLE, RunStore
 from mergepoint.core.errors import MergepointError
 from mergepoint.core.paths import is_file, nearest
 from mergepoint.core.text import count
 from mergepoint.journal.checked_lines import file_errors, is_locked
-from mergepoint.scale.batch_note import BatchNote, note_path
+from mergepoint.scale.batch_note import BatchNote, note_path, without_password
 from mergepoint.scale.results import ResultReader
 from mergepoint.scale.run_spec import store_at_place
 from mergepoint.view.batch_data import BatchFacts, BatchRow, RunOpening
@@ -81,14 +81,22 @@ class ViewedBatch:
         """The folder or database of the journals."""
         if self.stored.out is not None or self.stored.store is not None:
             return str(self.stored.out or self.stored.store)
+        given = self.stored.url
         if self.note is not None and self.note.store:
-            return self.note.store
-        return self.stored.url or str(self.path.with_name(f"{self.path.stem}-runs"))
+            # The note has no password, and the variable may have it.
+            same = given is not None and without_password(given) == self.note.store
+            return given if given is not None and same else self.note.store
+        return given or str(self.path.with_name(f"{self.path.stem}-runs"))
 
     @cached_property
     def runs(self) -> RunStore:
         """The runs of the batch. Raises MergepointError for a database that can't be used."""
         if "://" in self.place:
+            if ":***@" in self.place:
+                raise CommandError(
+                    f"The password of {self.place} isn't kept next to the results. Pass the URL "
+                    f"with its password in --store or the variable {VARIABLE}."
+                )
             return RunStore.at(None, self.place)
         # A folder with neither runs nor segments gets the segments of a batch that has just begun.
         folder = self._folder
