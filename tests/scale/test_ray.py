@@ -121,7 +121,11 @@ def grown(out: Path) -> Callable[[], bool]:
 
 
 def check_calls(model: CountingModel, store: Store, count: int) -> None:
-    """Check that no recorded call was made again, and hardly any whose answer was read."""
+    """Check that no recorded call was made again, and hardly any whose answer was read.
+
+    An answer can be read, and its process killed before it is recorded. On a busy machine that
+    takes a tenth of a second or more, so a few of the calls in progress may be repeated.
+    """
     found = Counter[str]()
     for number in range(count):
         _, records = store.read(run_id_of("fleet", f"q{number}"))
@@ -131,8 +135,7 @@ def check_calls(model: CountingModel, store: Store, count: int) -> None:
             assert model.last[str(record.prompt)] <= record.ended
     assert set(found.values()) == {1}
     assert len(found) == count * CALLS
-    # An answer can be read, and its process killed before it is recorded.
-    assert model.repeated <= max(2, LOST_SHARE * count * CALLS)
+    assert model.repeated <= max(KILLS / 2, LOST_SHARE * count * CALLS)
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
