@@ -35,7 +35,7 @@ LEFT_OUT = (
     # What installs: CI begins with it.
     LeftOut("-e . && mergepoint demo", ".ci/run", "run=$(command_of run)"),
     LeftOut("-e '.[dev]' && python -m pytest", ".ci/run", "tests=$(command_of test)"),
-    LeftOut("-e '.[chainlit]'", ".ci/run", "-e '.[browser,sql,testing]'"),
+    LeftOut("-e '.[chainlit]'", ".ci/run", "-e '.[browser,queue,sql,testing]'"),
     LeftOut("-e '.[view]'", ".ci/run", "tests=$(command_of test)"),
     # Half an hour of measuring; the tests run all measures on the smallest sizes.
     LeftOut("tests/benchmarks/run.py", "tests/benchmarks/test_benchmarks.py", "sizes=SMALLEST"),

@@ -83,6 +83,8 @@ def test_the_commands_of_the_page(shell: Shell) -> None:
     """Each command of the page works as printed, in its order, with a worker after each."""
     commands = [one for fence in Page.read(PAGE).fences() for one in fence.commands()]
     assert all(one.endswith(STORE) or f"{STORE} " in one for one in commands)
+    # Answers in a browser have a test of their own: tests/view/browser/test_queued_answers.py.
+    commands = [one for one in commands if " --serve " not in one]
     states = []
     for command in commands:
         # The store is the variable here; a worker that waits for more would never end.
@@ -155,7 +157,9 @@ def test_a_followed_run_is_waited_for_at_each_start(shell: Shell) -> None:
             assert tail.returncode == 0, said
             assert shell.state() == ending
         if answer:
-            shell.run("mergepoint resume rain --enqueue --answer '**/approval=approve'")
+            # Its whole path, as printed: the question at the gate is recorded under it.
+            gate = "pipeline/planning/iteration_01/approval"
+            shell.run(f"mergepoint resume rain --enqueue --answer {gate}=approve")
 
 
 def test_commands_that_read_need_no_queue(shell: Shell) -> None:
@@ -213,6 +217,8 @@ def test_a_recipe_and_a_run_that_fails(shell: Shell) -> None:
             "mergepoint run flat_chat -i topic=sk-abcdefghijklmnopqrstuvwx0123456789 --enqueue",
             "key",
         ),
+        ("mergepoint view --enqueue", "Add --serve"),
+        ("mergepoint view --serve --enqueue --out runs", "needs a PostgreSQL database"),
         ("mergepoint work --store sqlite:///runs.db", "needs the URL of a PostgreSQL database"),
     ],
 )

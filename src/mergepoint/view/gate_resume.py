@@ -25,11 +25,13 @@ class ResumeCommand:
     """A command line, without the interpreter, that resumes a run with an answer.
 
     It reads the decision as JSON from stdin, and writes errors as JSON to stdout. `environment` is
-    added to that of the server.
+    added to that of the server. With `enqueues`, it adds the run to a queue, and another process
+    resumes it.
     """
 
     words: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
+    enqueues: bool = False
 
 
 class Resumes:
@@ -84,7 +86,8 @@ class Resumes:
     ) -> None:
         try:
             await self._check(run_id, path)
-            process = await self._start(run_id, path)
+            command = self._command(run_id, path)
+            process = await _start(command)
             self._processes[run_id] = process
             reading = asyncio.create_task(process.communicate(json.dumps(decision).encode()))
             while not reading.done() and not taken.done():
@@ -95,8 +98,13 @@ class Resumes:
                     await asyncio.wait({reading}, timeout=PAUSE)
             out, _ = await reading
             if not taken.done():
-                # A short run can end between two looks, so the gate says whether it was answered.
-                if path in (await self._cache.built(Address("run", (run_id,)))).waiting:
+                if command.enqueues:
+                    refused = process.returncode != 0
+                else:
+                    # A short run can end between two looks, so the gate says if it was answered.
+                    built = await self._cache.built(Address("run", (run_id,)))
+                    refused = path in built.waiting
+                if refused:
                     raise AnswerRefused(_message(out))
                 taken.set_result(None)
         except Exception as error:  # noqa: BLE001  (every error is an answer to the viewer)
@@ -113,20 +121,20 @@ class Resumes:
         if path not in (await self._cache.built(address)).waiting:
             raise AnswerRefused(f"No gate waits at {path}: it may have been answered elsewhere.")
 
-    async def _start(self, run_id: str, path: str) -> asyncio.subprocess.Process:
-        command = self._command(run_id, path)
-        return await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "mergepoint.apps.cli",
-            *command.words,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env={**os.environ, **command.environment},
-            # Ctrl-C in the server's terminal must not reach it twice: `stop` interrupts it.
-            start_new_session=True,
-        )
+
+async def _start(command: ResumeCommand) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "mergepoint.apps.cli",
+        *command.words,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env={**os.environ, **command.environment},
+        # Ctrl-C in the server's terminal must not reach it twice: `stop` interrupts it.
+        start_new_session=True,
+    )
 
 
 def _message(out: bytes) -> str:

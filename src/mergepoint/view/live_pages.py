@@ -89,12 +89,14 @@ class PageCache:
         pages: The runs and sessions.
         token: Token that answers at gates have to bring along.
         answers: Whether answers at gates can be given.
+        enqueues: Whether a run whose gate is answered waits in a queue for a worker.
     """
 
-    def __init__(self, pages: Pages, *, token: str, answers: bool) -> None:
+    def __init__(self, pages: Pages, *, token: str, answers: bool, enqueues: bool = False) -> None:
         self.token = token
         self._pages = pages
         self._answers = answers
+        self._enqueues = enqueues
         self._built: OrderedDict[Address, BuiltPage] = OrderedDict()
         self._locks: dict[Address, asyncio.Lock] = {}
 
@@ -168,13 +170,16 @@ class PageCache:
             "etag": etag,
             "events": "" if address.kind == "compare" else address.below("events"),
             "answers": address.below("answer") if is_run and self._answers else "",
+            "enqueues": self._enqueues,
             "token": self.token,
             "list": "" if address.kind == "runs" else "/",
             "compare": "/compare",
         }
         json = page_json(data)
         # A run that waits can be resumed here or by the command, and is followed further.
-        return BuiltPage(etag, json, waiting, live=run["status"] in ("running", "waiting"))
+        return BuiltPage(
+            etag, json, waiting, live=run["status"] in ("queued", "running", "waiting")
+        )
 
 
 def _event(name: str, data: Mapping[str, Any]) -> dict[str, str]:

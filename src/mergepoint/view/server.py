@@ -35,11 +35,13 @@ class ViewServer:
         pages: The runs and sessions.
         resume: Returns the command that resumes a run, by its id and the path of the gate that is
             answered; None if answers can't be given here.
+        enqueues: Whether that command adds the run to a queue, from which a worker takes it.
         port: Port on the loopback address; 0 for any free port.
     """
 
     pages: Pages
     resume: Callable[[str, str], ResumeCommand] | None = None
+    enqueues: bool = False
     port: int = 0
 
 
@@ -106,7 +108,12 @@ def web_server(
 
     from mergepoint.view.web_app import LoopbackGuard, application, new_token
 
-    cache = PageCache(server.pages, token=new_token(), answers=server.resume is not None)
+    cache = PageCache(
+        server.pages,
+        token=new_token(),
+        answers=server.resume is not None,
+        enqueues=server.enqueues,
+    )
     resumes = None if server.resume is None else Resumes(server.resume, cache)
     # At the end, streams of events are cut off on purpose, which uvicorn takes for an error.
     logging.getLogger("uvicorn.error").addFilter(_is_no_cut_stream)

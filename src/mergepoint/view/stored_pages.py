@@ -31,6 +31,7 @@ class StoredPages:
         sessions: The store of the sessions; None if there are none.
         page: Returns the data of a page, which is known to exist.
         listed: Returns the state of the list. None: that of the runs and sessions.
+        queued: Returns the states of the runs in a queue by their ids; None without a queue.
     """
 
     def __init__(
@@ -40,7 +41,9 @@ class StoredPages:
         *,
         page: Callable[[Address], Mapping[str, Any]],
         listed: Callable[[], PageState] | None = None,
+        queued: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
+        self._queued = queued or dict
         self._store = store
         self._sessions = sessions
         self._page = page
@@ -57,7 +60,10 @@ class StoredPages:
         if address.kind == "runs":
             return self._listed()
         states = [self._stamps.of(run_id) for run_id in address.ids]
-        return PageState("\n".join(one.stamp for one in states), any(s.written for s in states))
+        queued = self._queued()
+        # A run that is put into a queue, or taken from it, changes without a record.
+        parts = [f"{s.stamp} {queued.get(i, '')}" for i, s in zip(address.ids, states, strict=True)]
+        return PageState("\n".join(parts), any(one.written for one in states))
 
     def data(self, address: Address) -> Mapping[str, Any]:
         """Return the data of a page. Raises NoSuchPage and MergepointError, as `Pages.data`."""
@@ -79,6 +85,7 @@ class StoredPages:
             *self._ids(),
             *(f"{one.written} {one.stamp}" for one in stamps),
             *(f"{one.session_id} {one.updated_at}" for one in sessions),
+            *(f"{run_id} {status}" for run_id, status in self._queued().items()),
         ]
         return PageState("\n".join(parts))
 

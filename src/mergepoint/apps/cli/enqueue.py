@@ -168,6 +168,17 @@ def put_order(order: RunOrder, runs: RunStore, url: str | None, output: OutputOp
         tell(f"follow: {follow}")
 
 
+def check_queue(runs: RunStore, url: str | None) -> None:
+    """Raise MergepointError if runs can't be enqueued."""
+    database = url or str(_database(runs))
+
+    async def check() -> None:
+        async with _queue(database):
+            pass
+
+    asyncio.run(check())
+
+
 @asynccontextmanager
 async def _queue(url: str) -> Any:
     from mergepoint.scale.job_queue import open_queue
@@ -281,7 +292,7 @@ async def _carried_out(store: Store, order: RunOrder) -> dict[str, Any]:
     if resumes:
         # A worker that died may have recorded some of them.
         _, records = await run_off_loop(store.read, order.run_id)
-        decided = {one.path for one in records if one.kind == "gate"}
+        decided = {one.path for one in records if one.kind == "gate" and not one.asks}
         answers = pending_answers(answers, decided, tree)
     else:
         options |= {"inputs": order.inputs, "messages": list(order.messages)}

@@ -21,7 +21,14 @@ from mergepoint.apps.cli.options import (
     complete_sessions,
 )
 from mergepoint.apps.cli.output import CommandError, put, put_json, tell
-from mergepoint.apps.cli.run_store import FoundRun, RunStore, StoredRun, all_runs
+from mergepoint.apps.cli.run_store import (
+    FoundRun,
+    RunStore,
+    StoredRun,
+    all_runs,
+    in_queue,
+    with_queue,
+)
 from mergepoint.core.errors import MergepointError
 from mergepoint.core.paths import is_file
 
@@ -106,6 +113,14 @@ def view(
             panel=SERVER,
         ),
     ] = None,
+    enqueue: Annotated[
+        bool,
+        option(
+            "--enqueue",
+            help="With --serve, a worker of the queue resumes a run whose gate is answered.",
+            panel=SERVER,
+        ),
+    ] = False,
     sessions: Sessions = SESSIONS,
     stored: StoreOptions,
     json: Json = False,
@@ -131,11 +146,20 @@ def view(
             if batch is None
             else _served_batch(batch, sessions)
         )
+        if enqueue:
+            if not served.answers:
+                raise CommandError("These runs can't be resumed with an answer. Remove --enqueue.")
+            from mergepoint.apps.cli.enqueue import check_queue
+
+            check_queue(served.runs, served.url or stored.url)
+            served = replace(served, enqueue=True)
         opens = open_address if sys.stdout.isatty() and not (no_open or json) else None
         serve_pages(served, port=port or 0, opens=opens, json=json)
         return
     if port is not None:
         raise CommandError("--port is for --serve. Add --serve.")
+    if enqueue:
+        raise CommandError("--enqueue is for --serve. Add --serve.")
     if batch is None:
         written = _page(store, chosen, sessions, to)
     else:
@@ -415,7 +439,8 @@ def _read(run: StoredRun) -> FoundRun:
     from mergepoint.report.run_state import RunState, read_what_is_left
 
     state = read_what_is_left(run.store, run.run_id, words=run.name)
-    return FoundRun(run=run, **{one.name: getattr(state, one.name) for one in fields(RunState)})
+    found = FoundRun(run=run, **{one.name: getattr(state, one.name) for one in fields(RunState)})
+    return with_queue(found, in_queue(run.store, run.run_id).get(run.run_id))
 
 
 def _file(run: StoredRun, name: str) -> Path:

@@ -230,7 +230,7 @@ export function makersForCall(run, call) {
  * @param {import("./page").Run} run
  */
 export function isOpen(run) {
-  return run.status === "running" || run.status === "waiting";
+  return ["queued", "running", "waiting"].includes(run.status);
 }
 
 /**

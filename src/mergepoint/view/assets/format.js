@@ -226,6 +226,7 @@ export const STATUS = /** @type {{[status: string]: {glyph: string, word: string
   waiting: { glyph: "‖", word: "waiting", tone: "warn" },
   interrupted: { glyph: "‖", word: "interrupted", tone: "warn" },
   unfinished: { glyph: "…", word: "unfinished", tone: "warn" },
+  queued: { glyph: "◷", word: "queued", tone: "live" },
   running: { glyph: "▸", word: "running", tone: "live" },
   left_out: { glyph: "–", word: "skipped", tone: "dim" },
   not_reached: { glyph: "·", word: "not reached", tone: "dim" },

@@ -13,6 +13,7 @@ import { add, announce, h, put } from "./dom.js";
 /** Gates that were answered here. */
 const sent = /** @type {Set<string>} */ (new Set());
 const SENT = "Sent. The run goes on.";
+const QUEUED = "An answer was given. The run waits in the queue for a worker.";
 const forms = /** @type {Map<string, HTMLFormElement>} */ (new Map());
 
 /** @type {import("./modules").GateForm} */
@@ -20,6 +21,7 @@ export const gateForm = (app, at) => {
   const call = app.run.calls[at];
   if (!app.page.live?.answers || call?.kind !== "gate") return null;
   const key = `${app.run.id}\n${call.path}`;
+  if (call.status === "waiting" && app.run.status === "queued") return h("p", { role: "status", class: "gate-said" }, QUEUED);
   // A refresh takes the form away: who just sent it is still told that it was taken.
   if (call.status !== "waiting") return sent.has(key) && app.run.status === "running" ? h("p", { role: "status", class: "gate-said" }, SENT) : null;
   const known = forms.get(key) ?? newForm(app, call);
@@ -69,8 +71,9 @@ function newForm(app, call) {
       put(said, "Sending …");
       await send(app, call.path, answer);
       sent.add(`${app.run.id}\n${call.path}`);
-      put(said, SENT);
-      announce(SENT);
+      const taken = app.page.live?.enqueues ? QUEUED : SENT;
+      put(said, taken);
+      announce(taken);
     } catch (error) {
       put(said, error instanceof Error ? error.message : String(error));
       for (const one of form.elements) if (one instanceof HTMLButtonElement) one.disabled = false;

@@ -41,6 +41,8 @@ export interface Live {
   events: string;
   /** Takes the answers at gates as POST, or "" if they can't be given here. */
   answers: string;
+  /** Whether a run whose gate is answered waits in a queue for a worker. */
+  enqueues: boolean;
   /** Token that answers have to bring along, in the header `X-Mergepoint-Token`. */
   token: string;
   /** The list of runs; "" on the list itself. */
@@ -50,8 +52,8 @@ export interface Live {
 }
 
 export type Status =
-  | "running" | "done" | "rejected" | "waiting" | "failed" | "interrupted" | "unfinished"
-  | "damaged" | "planned";
+  | "queued" | "running" | "done" | "rejected" | "waiting" | "failed" | "interrupted"
+  | "unfinished" | "damaged" | "planned";
 export type NodeStatus =
   | "done" | "failed" | "running" | "waiting" | "rejected" | "left_out" | "not_reached" | "planned";
 export type Merge = "all_messages" | "last_response" | "none";
