@@ -12,6 +12,7 @@ import asyncio
 import os
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -228,7 +229,7 @@ def _resolve(writes: Iterable[LineWrite]) -> None:
             future.set_exception(write.error)
 
 
-class GroupedJournal:
+class GroupedJournal(ABC):
     """The journal of one run, whose records a store's writer writes; stores return subclasses.
 
     After `append` returns, the record survives a crash of the process. It is safe to write from
@@ -304,9 +305,9 @@ class GroupedJournal:
         finally:
             self.release()
 
+    @abstractmethod
     def release(self) -> None:
         """Flush the journal and unlock the run; a second call does nothing."""
-        raise NotImplementedError
 
     @property
     def is_own(self) -> bool:

@@ -14,6 +14,7 @@ import os
 import re
 import socket
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,14 +23,10 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from mergepoint.journal.checked_lines import (
-    JournalError,
-)
+from mergepoint.journal.checked_lines import JournalError
 from mergepoint.journal.run_tables import RUN_TABLES
 from mergepoint.journal.sql_database import Database
-from mergepoint.journal.sql_engines import (
-    sql,
-)
+from mergepoint.journal.sql_engines import sql
 
 LEASE_SECONDS = 30.0
 """Seconds after the last heartbeat of a worker until others may take over its runs."""
@@ -67,7 +64,7 @@ class Holder:
         return f"another process (pid {pid} on host {host!r})" if host else "another process"
 
 
-class Leases:
+class Leases(ABC):
     """The leases of this process in a database; see `SqlStore`.
 
     Args:
@@ -171,27 +168,28 @@ class Leases:
             "has ended, or stop it, and try again"
         )
 
+    @abstractmethod
     def _enter(self) -> None:
         """Show that this worker lives, before its first lease."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _exit(self) -> None:
         """Take notice that this worker has no lease any more."""
 
-    def _begin(self, row: Mapping[str, Any]) -> int | None:
-        raise NotImplementedError
+    @abstractmethod
+    def _begin(self, row: Mapping[str, Any]) -> int | None: ...
 
-    def _take(self, name: str, what: str) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def _take(self, name: str, what: str) -> int: ...
 
-    def _release(self, lease: Lease) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _release(self, lease: Lease) -> None: ...
 
-    def _look(self, connection: sql.Connection, name: str) -> Holder | None:
-        raise NotImplementedError
+    @abstractmethod
+    def _look(self, connection: sql.Connection, name: str) -> Holder | None: ...
 
-    def _is_dead(self, holder: Holder) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    def _is_dead(self, holder: Holder) -> bool: ...
 
 
 _OPEN_ALREADY = "which has it open already"

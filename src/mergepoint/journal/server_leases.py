@@ -137,6 +137,9 @@ class ServerLeases(Leases):
             finalize(self, stop.set)
             _end_at_exit()
 
+    def _exit(self) -> None:
+        """Keep the worker's row and its heartbeat, which end with the process."""
+
     def _begin(self, row: Mapping[str, Any]) -> int | None:
         values = {**row, "worker": self.worker}
 
