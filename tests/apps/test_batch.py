@@ -216,6 +216,24 @@ def test_a_used_up_budget_ends_the_batch_and_the_printed_command_continues_it() 
     assert (more.code, len(Path("results.jsonl").read_text().splitlines())) == (0, 4)
 
 
+def test_calls_of_runs_that_a_budget_stopped_are_counted() -> None:
+    """They are paid now, and stay in the total when the runs are resumed."""
+    Path("two.yaml").write_text(
+        "name: two\ninputs: [topic]\nnodes:\n"
+        "  - {name: a, prompt: {template: 'A {{ topic }}'}}\n  - {name: b, prompt: B}\n"
+    )
+    lines = [json.dumps({"id": str(number), "topic": f"t{number}"}) for number in range(10)]
+    Path("ten.jsonl").write_text("\n".join(lines))
+    words = ("batch", "two.yaml", "ten.jsonl", "--json")
+    stopped = command(*words, "--budget", "calls=7").data
+    # One call of seven runs each.
+    assert (stopped["done"], stopped["now"]["calls"], stopped["calls"]) == (0, 7, 7)
+    assert "--budget calls=20" in stopped["resume"]
+    more = command(*shlex.split(stopped["resume"])[1:], "--json")
+    assert (more.code, more.data["done"]) == (0, 10)
+    assert (more.data["now"]["calls"], more.data["calls"]) == (13, 20)
+
+
 def test_a_recipe_takes_items() -> None:
     """An object is one item, or has a list of them."""
     write(

@@ -74,7 +74,7 @@ def test_the_same_call_again_runs_only_what_is_missing(tmp_path: Path) -> None:
     scripted = model()
     results = run(TREE, TOPICS, out=out, model=scripted)
     assert len(results) == 10
-    assert {one.calls for one in results} == {0}
+    assert {one.calls_now for one in results} == {0}
     assert scripted.calls == []
     assert sorted(int(line["id"]) for line in lines(out)) == list(range(1, 31))
 
@@ -91,7 +91,9 @@ def test_failures_are_results_and_are_run_again_on_demand(tmp_path: Path) -> Non
     assert (failed.id, failed.usage["cost"]) == ("8", None)
     assert run(TREE, TOPICS, out=out, model=ScriptedModel(by_prompt=failing, **script)) == []
     (again,) = run(TREE, TOPICS, out=out, model=model(), resume_failed=True)
-    assert (again.id, again.status, again.calls) == ("8", "done", 1)
+    assert (again.id, again.status, again.calls_now) == ("8", "done", 1)
+    # The line in the file has the calls of both tries.
+    assert again.calls == failed.calls + 1
     assert {line["status"] for line in lines(out)} == {"done"}
     assert len(lines(out)) == 30
 
@@ -203,7 +205,7 @@ def test_an_open_gate_is_a_failure_that_can_be_resumed(tmp_path: Path) -> None:
     (done,) = run(
         tree, TOPICS[:1], out=out, model=model(), resume_failed=True, answerer={"g/ok": "approve"}
     )
-    assert (done.status, done.calls) == ("done", 0)
+    assert (done.status, done.calls_now) == ("done", 0)
 
 
 def test_members_write_no_files_of_their_own(tmp_path: Path) -> None:
@@ -224,7 +226,7 @@ def test_a_recipe_is_planned_once_and_run_for_each_input(tmp_path: Path) -> None
     ] * 3
     out.unlink()
     again = run("best_of_n", rows, out=out, model="offline", knobs={"n": 2})
-    assert {one.calls for one in again} == {0}
+    assert {one.calls_now for one in again} == {0}
     assert {one.id: one.text for one in again} == {one.id: one.text for one in results}
 
 
@@ -275,7 +277,7 @@ def test_members_share_few_files(tmp_path: Path) -> None:
     assert 0 < len(files) < 6
     runs(tmp_path / "own", TREE)
     assert {
-        one.calls
+        one.calls_now
         for one in run(TREE, TOPICS[:1], store=tmp_path / "own", batch_id="b", model=model())
     } == {2}
     assert isinstance(store_at_place(str(tmp_path / "own")), FileStore)
@@ -323,7 +325,7 @@ def test_a_store_of_the_caller_is_used(tmp_path: Path) -> None:
     assert sorted(store.runs()) == ["night.1", "night.2"]
     again = model()
     assert {
-        one.calls for one in run(TREE, TOPICS[:2], store=store, batch_id="night", model=again)
+        one.calls_now for one in run(TREE, TOPICS[:2], store=store, batch_id="night", model=again)
     } == {0}
     assert again.calls == []
 

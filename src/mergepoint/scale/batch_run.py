@@ -229,8 +229,7 @@ class BatchRun:
     file: ResultFile | None = None
     resume_failed: bool = False
     ordered: bool = False
-    _over_budget: int = field(default=0, init=False)
-    _over_budget_calls: int = field(default=0, init=False)
+    _over_budget: list[BatchResult] = field(default_factory=list, init=False)
     _note: Path | None = field(default=None, init=False)
 
     @classmethod
@@ -317,8 +316,7 @@ class BatchRun:
             async for result in results:
                 if result.error is not None and result.error.get("type") == OVER_BUDGET:
                     # No result of the input: the same call with a larger budget runs it.
-                    self._over_budget += 1
-                    self._over_budget_calls += result.calls
+                    self._over_budget.append(result)
                     for ready in [] if ordering is None else ordering.skip(result):
                         yield ready
                     continue
@@ -332,10 +330,12 @@ class BatchRun:
             )
             await run_off_loop(self.file.finish, in_order)
         if self._over_budget:
+            calls = sum(one.calls for one in self._over_budget)
             raise BatchBudgetUsedUp(
-                f"the budget of batch {self.spec.batch!r} is used up. Calls of the runs that it "
-                f"stopped, which their journals keep: {self._over_budget_calls:,}. To continue, "
-                "run the same batch with a larger budget"
+                f"the budget of batch {self.spec.batch!r} is used up. It stopped "
+                f"{len(self._over_budget):,} runs, whose journals keep {calls:,} calls. To "
+                "continue, run the same batch with a larger budget",
+                self._over_budget,
             )
 
     def close(self) -> None:

@@ -78,15 +78,9 @@ class BatchTally:
         return sorted(self._groups.values(), key=lambda group: -group.count)
 
     def add(self, result: Mapping[str, Any] | BatchResult) -> None:
-        """Add a result, or the data of a line."""
+        """Add a result with the calls of this process, or the data of a line with all calls."""
         line = result.to_plain() if isinstance(result, BatchResult) else result
-        self.calls += int(line.get("calls") or 0)
-        usage = line.get("usage") or {}
-        self.input_tokens += int(usage.get("input_tokens") or 0)
-        self.output_tokens += int(usage.get("output_tokens") or 0)
-        cost = usage.get("cost", 0.0)
-        self.cost += cost or 0.0
-        self.unknown_costs += cost is None
+        self.add_usage(line, now=isinstance(result, BatchResult))
         if line["status"] == "done":
             self.done += 1
             return
@@ -100,6 +94,18 @@ class BatchTally:
         if group.count <= _EXAMPLES:
             group.ids.append(line["id"])
             group.run_ids.append(str(line.get("run_id") or ""))
+
+    def add_usage(self, line: Mapping[str, Any], *, now: bool) -> None:
+        """Add the calls of a result, with `now` only those of this process."""
+        usage = line.get("usage") or {}
+        before = (line.get("earlier") or {}) if now else {}
+        self.calls += int(line.get("calls") or 0) - int(before.get("calls") or 0)
+        for name in ("input_tokens", "output_tokens"):
+            number = int(usage.get(name) or 0) - int(before.get(name) or 0)
+            setattr(self, name, getattr(self, name) + number)
+        cost = usage.get("cost", 0.0)
+        self.cost += 0.0 if cost is None else cost - (before.get("cost") or 0.0)
+        self.unknown_costs += cost is None
 
     def to_plain(self) -> dict[str, Any]:
         """Return JSON data; the cost is None if no part of it is known."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, Protocol, Self, get_args
 
@@ -31,7 +31,14 @@ class BatchError(MergepointError, ValueError):
 
 
 class BatchBudgetUsedUp(BatchError):
-    """The budget of a batch has no room for the calls of its next inputs."""
+    """The budget of a batch has no room for the calls of its next inputs.
+
+    `stopped` are the results of the runs that it stopped. They aren't in the results file.
+    """
+
+    def __init__(self, message: str, stopped: Sequence[BatchResult] = ()) -> None:
+        super().__init__(message)
+        self.stopped = tuple(stopped)
 
 
 class _Plain:
@@ -86,8 +93,10 @@ class BatchResult(_Plain):
         status: "done" or "failed".
         text: The text of the run's result.
         outputs: The outputs of the run's result.
-        calls: Number of calls made. Those that the journal answered don't count.
+        calls: Number of model calls of the run, also those before an interruption.
         usage: `input_tokens`, `output_tokens`, and `cost` in USD (None if unknown) of those calls.
+        earlier: The part of them that the journal had already when this process began or resumed
+            the run: `calls`, `input_tokens`, `output_tokens`, and `cost`. Blank for a new run.
         error: `type`, `message` and `path` of a failure. None for a result that is done.
         run_id: Id of the run in the store.
         attempts: Number of times that the input was passed to a worker.
@@ -100,15 +109,30 @@ class BatchResult(_Plain):
     outputs: Mapping[str, Any] = field(default_factory=dict)
     calls: int = 0
     usage: Mapping[str, Any] = field(default_factory=dict)
+    earlier: Mapping[str, Any] = field(default_factory=dict)
     error: Mapping[str, Any] | None = None
     run_id: str = ""
     attempts: int = 1
     number: int = 0
 
     def __post_init__(self) -> None:
-        _check(self, id=str, text=str, outputs=Mapping, calls=int, usage=Mapping, number=int)
+        _check(
+            self,
+            id=str,
+            text=str,
+            outputs=Mapping,
+            calls=int,
+            usage=Mapping,
+            earlier=Mapping,
+            number=int,
+        )
         if self.status not in get_args(Status):
             raise BatchError(f"the status of a result is 'done' or 'failed', not {self.status!r}")
+
+    @property
+    def calls_now(self) -> int:
+        """Return the number of calls that the last process made for it."""
+        return self.calls - int(self.earlier.get("calls") or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,12 +58,22 @@ _OF_RECIPES: Final = frozenset(
 
 @dataclass(slots=True)
 class RunOutcome:
-    """The result of a member's run so far; its records count also if the run fails."""
+    """The result of a member's run so far; its records count also if the run fails.
+
+    `known` is the number of records that its journal had before this worker.
+    """
 
     text: str = ""
     outputs: Mapping[str, Any] = field(default_factory=dict)
-    records: list[CallRecord] = field(default_factory=list)
+    records: Sequence[CallRecord] = ()
+    known: int | None = None
     problem: str = ""
+
+    def note(self, records: Sequence[CallRecord], known: int) -> None:
+        """Take the records of a try."""
+        self.records = records
+        if self.known is None:
+            self.known = known
 
 
 class BatchMembers(Protocol):
@@ -184,21 +194,29 @@ def _is_of_disk(error: JournalError) -> bool:
 
 
 def _result(given: BatchInput, run_id: str, outcome: RunOutcome) -> BatchResult:
-    used = usage_of(outcome.records)
+    usage = _usage(outcome.records)
+    known = outcome.records[: outcome.known or 0]
     return BatchResult(
         id=given.id,
         status="done",
         text=outcome.text,
         outputs=to_json_value(dict(outcome.outputs)),
-        calls=used.calls,
-        usage={
-            "input_tokens": used.input_tokens,
-            "output_tokens": used.output_tokens,
-            "cost": used.known_cost if used.calls else 0.0,
-        },
+        calls=usage.pop("calls"),
+        usage=usage,
+        earlier=_usage(known) if known else {},
         run_id=run_id,
         number=given.number,
     )
+
+
+def _usage(records: Sequence[CallRecord]) -> dict[str, Any]:
+    used = usage_of(records)
+    return {
+        "calls": used.calls,
+        "input_tokens": used.input_tokens,
+        "output_tokens": used.output_tokens,
+        "cost": used.known_cost if used.calls else 0.0,
+    }
 
 
 def _failed(
@@ -315,7 +333,7 @@ class TreeMembers:
             try:
                 await run_off_loop(journal.close)
             finally:
-                outcome.records += journal.records[known:]
+                outcome.note(journal.records, known)
         outcome.text, outcome.outputs = ctx.text, ctx.outputs
 
     def _begin(self, ctx: RunContext) -> RunJournal:
@@ -364,7 +382,7 @@ class RecipeMembers:
             async with self._limits.run(run_id, known or (), self._prices):
                 things = [thing async for thing in run.first(self._wanted)]
         finally:
-            outcome.records += run.journal.records[run.resumed_records :]
+            outcome.note(run.journal.records, run.resumed_records)
         result = run.result(things)
         outcome.text, outcome.outputs = result.text, result.outputs
         if things and len(result.failed) == len(things):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import shlex
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -38,7 +39,13 @@ from mergepoint.scale.batch_note import without_password
 from mergepoint.scale.batch_run import BatchRun, engine_of
 from mergepoint.scale.batch_tally import BatchTally
 from mergepoint.scale.inputs import BatchInputs, open_inputs
-from mergepoint.scale.protocol import BatchEngine, BatchInput, BatchResult, RunSpec
+from mergepoint.scale.protocol import (
+    BatchBudgetUsedUp,
+    BatchEngine,
+    BatchInput,
+    BatchResult,
+    RunSpec,
+)
 from mergepoint.scale.results import ResultIndex, ResultStream, read_results
 from mergepoint.scale.target_inputs import TargetInputs
 from mergepoint.tree.validate import checked
@@ -103,10 +110,13 @@ def _times(pair: tuple[Any, Any], number: int) -> tuple[Any, Any]:
     return low, high
 
 
-def _doubled(budget: str) -> str:
-    """Return a value of --budget with twice the amount."""
+def _larger(budget: str, needed: Mapping[str, float]) -> str:
+    """Return a value of --budget with what all inputs need, or twice the amount if that is more."""
     name, _, amount = budget.partition("=")
-    return f"{name}={2 * float(amount):g}" if amount else budget
+    if not amount:
+        return budget
+    number = max(2 * float(amount), needed.get(name, 0.0))
+    return f"{name}={math.ceil(number) if number > 10 else round(number + 0.005, 2):g}"
 
 
 @dataclass(kw_only=True)
@@ -129,19 +139,19 @@ class BatchJob:
         """Return the store that the command line or the environment names."""
         return self.options.store or os.environ.get(VARIABLE) or None
 
-    def command(self, *, resume: bool, larger_budget: bool = False) -> str:
+    def command(self, *, resume: bool, needed: Mapping[str, float] | None = None) -> str:
         """Return the command line of the batch. What looks like a key is left out.
 
-        With `larger_budget`, it has twice the budget of this one.
+        With `needed`, its budget is larger than that of this one, and has room for these amounts.
         """
         store = self.options.store
         shown = replace(self.options, store=None if store is None else without_password(store))
         members = replace(
             self.members,
             base_url=tuple("URL" if has_key(one) else one for one in self.members.base_url),
-            budget=tuple(map(_doubled, self.members.budget))
-            if larger_budget
-            else self.members.budget,
+            budget=self.members.budget
+            if needed is None
+            else tuple(_larger(one, needed) for one in self.members.budget),
         )
         parts = ["mergepoint batch", shlex.quote(self.target), shlex.quote(self.inputs)]
         return " ".join([*parts, *words(shown), *words(members), *(["--resume"] * resume)])
@@ -254,12 +264,15 @@ class BatchJob:
         except BaseException:
             run.discard()
             raise
+        needed: dict[str, float] = {}
         try:
             view = BatchView(run.total, lambda: _skipped(run), output.quiet)
             error = self._carry_out(run, engine, view)
+            if isinstance(error, BatchBudgetUsedUp):
+                needed = self._needed(found, run)
         finally:
             run.close()
-        summary = self._summary(run, view, error)
+        summary = self._summary(run, view, error, needed)
         if output.json:
             put_json(summary.to_json())
         elif not output.quiet:
@@ -354,12 +367,38 @@ class BatchJob:
             else:
                 view.dropped = True
 
+    def _needed(self, found: FoundTarget, run: BatchRun) -> dict[str, float]:
+        """Return the calls, tokens, and USD that all inputs are expected to need."""
+        if not isinstance(run.inputs, BatchInputs) or not run.total:
+            return {}
+        one = self._explained(found, next(iter(run.inputs)))
+        plan = BatchPlan(total=run.total, done=0, failed=0, to_run=run.total, one=one).whole
+        amounts: dict[str, list[tuple[Any, Any]]] = {
+            "calls": [plan.calls],
+            "tokens": [plan.input_tokens, plan.output_tokens],
+            "usd": [] if plan.cost is None else [plan.cost],
+        }
+        # The upper end of each range, if there is one.
+        return {
+            name: float(sum(low if high is None else high for low, high in ranges))
+            for name, ranges in amounts.items()
+        }
+
     def _summary(
-        self, run: BatchRun, view: BatchView, error: MergepointError | None
+        self,
+        run: BatchRun,
+        view: BatchView,
+        error: MergepointError | None,
+        needed: Mapping[str, float],
     ) -> BatchSummary:
         whole = view.tally
         if self.out is not None:
             whole = BatchTally.of(read_results(self.out))
+        if isinstance(error, BatchBudgetUsedUp):
+            for one in error.stopped:
+                view.tally.add_usage(one.to_plain(), now=True)
+                if whole is not view.tally:
+                    whole.add_usage(one.to_plain(), now=False)
         return BatchSummary(
             job=self,
             spec=run.spec,
@@ -368,6 +407,7 @@ class BatchJob:
             seconds=view.seconds,
             left=view.left,
             error=error,
+            needed=needed,
             interrupted=bool(view.stopping) and bool(view.left),
         )
 

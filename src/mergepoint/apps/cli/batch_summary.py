@@ -25,7 +25,8 @@ _GROUPS = 10  # groups of failures in the summary
 class BatchSummary:
     """The report of a batch.
 
-    `whole` counts all results, and `now` those of this process. `error` ended the batch.
+    `whole` counts all results, and `now` those of this process. `error` ended the batch; `needed`
+    are the amounts that a larger budget must have room for.
     """
 
     job: BatchJob
@@ -35,6 +36,7 @@ class BatchSummary:
     seconds: float
     left: int | None
     error: MergepointError | None
+    needed: Mapping[str, float]
     interrupted: bool
 
     @property
@@ -57,8 +59,8 @@ class BatchSummary:
     def next_command(self) -> str | None:
         """Return the command that goes on or retries failures, None if all inputs are done."""
         if self.interrupted or self.error is not None:
-            larger = isinstance(self.error, BatchBudgetUsedUp)
-            return self.job.command(resume=self.job.resume, larger_budget=larger)
+            needed = self.needed if isinstance(self.error, BatchBudgetUsedUp) else None
+            return self.job.command(resume=self.job.resume, needed=needed)
         return self.job.command(resume=True) if self.whole.failed else None
 
     @property
