@@ -227,7 +227,7 @@ def test_a_password_is_not_told() -> None:
     refused = command("runs", "list", "--store", url)
     assert refused.code == 2
     assert "hunter22" not in refused.err
-    assert "postgresql+psycopg://ann:[masked]@127.0.0.1:1/db" in refused.err
+    assert "postgresql://ann:[masked]@127.0.0.1:1/db" in refused.err
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,7 @@ __all__ = [
 ]
 
 KINDS = ("sqlite", "postgresql")
+_DRIVER = "postgresql+psycopg"
 _BUSY_SECONDS = 30
 _POOL = 4  # connections of a process to a server, for all its runs
 _POOL_SECONDS = 30
@@ -311,7 +312,7 @@ def url_of(address: str | sql.URL) -> sql.URL:
             "as %40, %2F"
         ) from None
     if url.drivername in ("postgres", "postgresql"):
-        url = url.set(drivername="postgresql+psycopg")
+        url = url.set(drivername=_DRIVER)
     if url.get_backend_name() not in KINDS:
         raise _unsupported(url.drivername)
     return url
@@ -326,7 +327,7 @@ def _created(url: sql.URL) -> sql.Engine:
             "pool_timeout": _POOL_SECONDS,
             "pool_use_lifo": True,
         }
-    if url.drivername == "postgresql+psycopg":
+    if url.drivername == _DRIVER:
         limits = {name: value for name, value in _LIBPQ.items() if name not in url.query}
         options["connect_args"] = limits
     try:
@@ -353,5 +354,7 @@ def _file_of(url: sql.URL) -> Path | None:
 
 
 def url_text(url: sql.URL) -> str:
-    """Return a URL without secrets in it."""
+    """Return a URL without secrets in it, and without the driver that is used by default."""
+    if url.drivername == _DRIVER:
+        url = url.set(drivername="postgresql")
     return mask(url.difference_update_query(["password", "passfile"]).render_as_string())
