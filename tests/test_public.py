@@ -231,6 +231,7 @@ def ends(commands: list[list[str]], folder: Path) -> list[str]:
     return lines
 
 
+@pytest.mark.campaign
 def test_commands_need_no_extra(tmp_path: Path) -> None:
     """After a plain installation the commands of the documentation work."""
     found = [line.rpartition(" ")[0] for line in ends(WORKING, tmp_path)]
@@ -273,6 +274,7 @@ def looked_at(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.campaign
 def test_commands_that_run_nothing_load_no_engine(looked_at: Path) -> None:
     """LangGraph takes a quarter of a second, which a command that only looks does without."""
     commands = [words.split() for words in LOOKING]

@@ -127,7 +127,10 @@ def ended(work: Callable[[], Any]) -> Any:
         return type(error), getattr(error, "pipeline_path", None)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize(
+    "seed",
+    [*range(20), *(pytest.param(seed, marks=pytest.mark.campaign) for seed in range(20, 40))],
+)
 def test_every_way_to_run_a_tree_gives_the_same(seed: int, tmp_path: Path) -> None:
     """Function, async function, streams, run_generation and the compiled graph agree."""
     case = seeded_case(seed, kinds=WITH_TOOLS)

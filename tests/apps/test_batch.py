@@ -261,6 +261,7 @@ def test_a_changed_tree_runs_in_the_batch() -> None:
     assert (summary["done"], summary["calls"]) == (4, 0)
 
 
+@pytest.mark.campaign
 def test_targets_are_completed() -> None:
     """The first argument completes as that of `run`."""
     assert completions("mergepoint batch flat_") == ["flat_chat"]

@@ -124,6 +124,7 @@ def test_runs_in_a_database_are_compared() -> None:
     assert data["settings"] == {"input topic": {"a": "rivers", "b": "seas"}}
 
 
+@pytest.mark.campaign
 def test_comparing_loads_no_engine() -> None:
     """LangGraph takes a quarter of a second, which a command that only looks does without."""
     program = (

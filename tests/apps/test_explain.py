@@ -119,6 +119,7 @@ def test_prints_of_prompt_functions_stay_off_stdout(here: Path) -> None:
     assert "loud" in shown.err
 
 
+@pytest.mark.campaign
 def test_nothing_loads_langgraph(here: Path) -> None:
     """A YAML tree is explained without the engine, which takes a quarter of a second to load."""
     (here / "tree.yaml").write_text("name: t\nnodes:\n  - prompt: Hello.\n", encoding="utf-8")

@@ -176,6 +176,7 @@ def test_what_cannot_be_run_is_told(here: Path, words: list[str], problem: str) 
     assert not (here / "runs").exists()
 
 
+@pytest.mark.campaign
 def test_the_shell_completes_names() -> None:
     """Recipes are known to the shell."""
     assert "best_of_n" in completions("mergepoint show best")

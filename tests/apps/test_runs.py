@@ -95,6 +95,7 @@ def written(folder: Path) -> Iterator[FileJournal]:
         yield journal
 
 
+@pytest.mark.campaign
 def test_runs_are_listed_whatever_became_of_them(done: Path, killed: Path) -> None:
     """Done, failed, killed and unreadable runs are all there, the newest first."""
     command("run", "breaking.py", "--run-id", "bad")
@@ -493,6 +494,7 @@ def test_on_a_terminal_a_repair_asks(done: Path, typed: str, code: int) -> None:
     assert ((done / "journal.jsonl").read_bytes() == before) == (code == 130)
 
 
+@pytest.mark.campaign
 def test_a_run_is_exported_from_its_journal(done: Path, killed: Path) -> None:
     """The JSON is the transcript's, to stdout or a file; of a killed run it says so."""
     expected = json.loads((done / "transcript.json").read_text(encoding="utf-8"))

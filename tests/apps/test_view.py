@@ -204,6 +204,7 @@ def test_a_failed_turn_names_the_command_that_resumes_it() -> None:
     assert page["session"]["commands"]["resume"] == "mergepoint chat --resume trip"
 
 
+@pytest.mark.campaign
 def test_the_page_of_a_session_loads_no_engine() -> None:
     """LangGraph takes a quarter of a second, which a command that only looks does without."""
     memory, turns = talk(Path("sessions"))

@@ -335,6 +335,7 @@ def test_a_tree_3000_wide_runs(engine: Engine, *, parallel: bool) -> None:
     assert end.texts == [f"to {n}." for n in range(0, 3000, 100)]
 
 
+@pytest.mark.campaign
 def test_a_tree_3000_wide_runs_where_no_graph_is_needed() -> None:
     """The fused form, which runs the interpreter, takes three thousand steps as they come."""
     graph = compile_graph(wide_tree(3000), model=Echo(), form="fused")

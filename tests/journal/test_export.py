@@ -53,6 +53,7 @@ def written(folder: Path) -> Any:
     return json.loads((folder / "transcript.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.campaign
 @given(case=cases())
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
 def test_the_export_of_any_run_is_its_transcript(case: Case) -> None:

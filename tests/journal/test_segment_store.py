@@ -235,6 +235,7 @@ print(json.dumps([written, refused, [one.prompt for one in store.read("r1")[1]]]
     assert prompts(SegmentStore(tmp_path), "r1") == found
 
 
+@pytest.mark.campaign
 def test_of_processes_that_begin_the_same_runs_one_has_each(tmp_path: Path) -> None:
     """Two processes that claim the same 30 ids at once share them, and none is lost."""
     script = """

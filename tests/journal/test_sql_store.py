@@ -137,6 +137,7 @@ def test_a_record_after_a_refused_one_goes_in(lite: SqlStore, tmp_path: Path) ->
     assert [one.path for one in lite.read("r1")[1]] == ["a", "c"]
 
 
+@pytest.mark.campaign
 def test_the_holder_is_named(place: Place) -> None:
     """The error names process and host, which an administrator can look at."""
     script = """

@@ -142,6 +142,7 @@ def test_a_failed_run_sends_its_spans(collector: Collector, tmp_path: Path) -> N
     assert facts(collector.spans) == exported("r1", runs=tmp_path)
 
 
+@pytest.mark.campaign
 def test_many_runs_at_once_share_a_recorder(collector: Collector, tmp_path: Path) -> None:
     """Concurrent runs each have their own trace, and the recorder forgets those that ended."""
 

@@ -709,6 +709,7 @@ def test_a_refusal_reaches_langchain() -> None:
 # Opening and closing
 
 
+@pytest.mark.campaign
 def test_nothing_is_left_open() -> None:
     """Leaving the server ends its threads and idle connections without a warning or a word."""
     before = set(threading.enumerate())

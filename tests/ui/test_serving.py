@@ -254,6 +254,7 @@ def test_help_has_examples() -> None:
     assert "Examples:" in done.out
 
 
+@pytest.mark.campaign
 def test_the_command_loads_no_chainlit() -> None:
     """Neither the library nor the command imports it before a page is served."""
     program = "import mergepoint.apps.cli.app, mergepoint.apps.chainlit.web_server, sys;"
