@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -214,6 +216,38 @@ def test_a_used_up_budget_ends_the_batch_and_the_printed_command_continues_it() 
     assert "--budget calls=4" in stopped.data["resume"]
     more = command(*shlex.split(stopped.data["resume"])[1:])
     assert (more.code, len(Path("results.jsonl").read_text().splitlines())) == (0, 4)
+
+
+FULL = """
+import resource, sys
+_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop(1)), hard))
+from mergepoint.apps.cli import main
+main()
+"""
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("store", [(), ("--store", "sqlite:///full.db")])
+@pytest.mark.parametrize("room", [20_000, 120_000])
+def test_a_full_disk_ends_the_batch_and_the_printed_command_continues_it(
+    room: int, store: tuple[str, ...]
+) -> None:
+    """The error of the disk isn't one of the inputs, and with room again all inputs are done."""
+    lines = [json.dumps({"id": str(number), "topic": f"t{number}"}) for number in range(300)]
+    Path("many.jsonl").write_text("\n".join(lines))
+    words = ["batch", "counted.py:tree", "many.jsonl", *store]
+    full = subprocess.run(  # noqa: S603  (this interpreter, on this package)
+        [sys.executable, "-c", FULL, str(room), *words], capture_output=True, text=True, check=False
+    )
+    assert full.returncode == 1, full.stderr
+    assert "failed" not in full.stderr
+    (again,) = re.findall(r"^go on +mergepoint (.*)$", full.stderr, re.MULTILINE)
+    assert re.search("(?m)^error: .*disk|^error: .*too large", full.stderr)
+    assert command(*shlex.split(again)).code == 0
+    found = results()
+    assert {one["status"] for one in found.values()} == {"done"}
+    assert len(found) == len(lines)
 
 
 def test_calls_of_runs_that_a_budget_stopped_are_counted() -> None:

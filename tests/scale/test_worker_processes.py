@@ -55,13 +55,14 @@ def test_processes_share_the_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """Two processes run all inputs, and none is left at the end."""
     calls = tmp_path / "calls"
     monkeypatch.setenv("CALLS", str(calls))
-    monkeypatch.setenv("LATENCY", "0.02")
-    words = [f"t{number}" for number in range(30)]
-    results = run(topics(*words), tmp_path / "r.jsonl", workers=2, concurrency=8)
+    # On a busy machine one process starts seconds before the other.
+    monkeypatch.setenv("LATENCY", "0.3")
+    words = [f"t{number}" for number in range(16)]
+    results = run(topics(*words), tmp_path / "r.jsonl", workers=2, concurrency=2)
     assert sorted(one.id for one in results) == sorted(words)
     assert {(one.status, one.calls) for one in results} == {("done", 3)}
     lines = [line.split(" ", 2) for line in calls.read_text().splitlines()]
-    assert len(lines) == 90
+    assert len(lines) == 3 * len(words)
     assert len({pid for _, pid, _ in lines}) == 2
     assert workers_of(calls) == set()
 

@@ -21,6 +21,7 @@ import orjson
 
 from mergepoint.journal.checked_lines import (
     JournalError,
+    JournalFileError,
     check_format,
     decode,
     file_errors,
@@ -32,6 +33,7 @@ from mergepoint.journal.segment_files import (
     segment_path,
     segment_sizes,
 )
+from mergepoint.journal.sqlite_errors import file_error_of
 
 INDEX = "index.sqlite"
 
@@ -182,7 +184,10 @@ class SegmentIndex:
                     problem = "it was damaged and is removed; try again, and it is computed anew"
                 else:
                     problem = f"{error}; make sure that the disk has room, then try again"
-                raise JournalError(f"cannot use the index {self.path}: {problem}") from error
+                said = f"cannot use the index {self.path}: {problem}"
+                if (cause := file_error_of(error)) is not None:
+                    raise JournalFileError(said, cause, self.path) from error
+                raise JournalError(said) from error
 
     def _connection(self, *, writes: bool) -> sqlite3.Connection:
         if self._open is not None:

@@ -27,6 +27,7 @@ from mergepoint.journal.sql_engines import (
     url_of,
     url_text,
 )
+from mergepoint.journal.sqlite_errors import file_error_of
 
 T = TypeVar("T")
 
@@ -230,9 +231,10 @@ class Database:
     def _error(self, act: str, error: SQLAlchemyError, fix: str) -> JournalError:
         if is_connecting(error):
             act, fix = "reach", ""
-        return JournalError(
-            f"cannot {act} {self.name}: {self._reason(error)}; {fix or _fix_of(error)}"
-        )
+        said = f"cannot {act} {self.name}: {self._reason(error)}; {fix or _fix_of(error)}"
+        if (cause := file_error_of(getattr(error, "orig", None))) is not None:
+            return JournalFileError(said, cause, self.engine.file)
+        return JournalError(said)
 
     def _unavailable(
         self, act: str, error: SQLAlchemyError, fix: str, seconds: float

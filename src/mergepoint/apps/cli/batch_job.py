@@ -264,14 +264,8 @@ class BatchJob:
         except BaseException:
             run.discard()
             raise
-        needed: dict[str, float] = {}
-        try:
-            view = BatchView(run.total, lambda: _skipped(run), output.quiet)
-            error = self._carry_out(run, engine, view)
-            if isinstance(error, BatchBudgetUsedUp):
-                needed = self._needed(found, run)
-        finally:
-            run.close()
+        view = BatchView(run.total, lambda: _skipped(run), output.quiet)
+        error, needed = self._ended(found, run, engine, view)
         summary = self._summary(run, view, error, needed)
         if output.json:
             put_json(summary.to_json())
@@ -284,6 +278,21 @@ class BatchJob:
             os._exit(summary.code)  # a plain exit would wait for the threads of the calls
         if code := summary.code:
             raise typer.Exit(code)
+
+    def _ended(
+        self, found: FoundTarget, run: BatchRun, engine: BatchEngine, view: BatchView
+    ) -> tuple[MergepointError | None, dict[str, float]]:
+        """Run all inputs and close the batch; return its error, and what a budget needs."""
+        error: MergepointError | None = None
+        needed: dict[str, float] = {}
+        try:
+            error = self._carry_out(run, engine, view)
+            if isinstance(error, BatchBudgetUsedUp):
+                needed = self._needed(found, run)
+        finally:
+            # On a full disk it is the error that ended the batch, met again.
+            problem = _closing_error(run)
+        return error or problem, needed
 
     def _prepared(self, found: FoundTarget) -> BatchRun:
         """Return the batch with its inputs checked and its results file locked."""
@@ -410,6 +419,15 @@ class BatchJob:
             needed=needed,
             interrupted=bool(view.stopping) and bool(view.left),
         )
+
+
+def _closing_error(run: BatchRun) -> MergepointError | None:
+    """Close a batch. Return the error of it."""
+    try:
+        run.close()
+    except MergepointError as error:
+        return error
+    return None
 
 
 def _skipped(run: BatchRun) -> int:
