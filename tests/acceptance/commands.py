@@ -44,6 +44,7 @@ LEFT_OUT = (
     LeftOut(" --otlp ", "tests/apps/test_spans.py", '"--otlp", collector.url'),
     # A PostgreSQL server: the test runs every command of the page with one of its own.
     LeftOut("--store postgresql://postgres@localhost/runs", "tests/scale/test_work.py", "STORE ="),
+    LeftOut("--sessions postgresql://postgres@localhost/runs", "tests/ui/test_queue.py", '"ui", "'),
     # A Ray cluster: the tests have one of several nodes.
     LeftOut("--engine ray", "tests/scale/test_ray.py", '"--engine", "ray"'),
     # Servers of others, and their models. llama.cpp's is tested with a model of 93 MB.

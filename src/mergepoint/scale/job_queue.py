@@ -171,9 +171,13 @@ class JobQueue:
         """Return those of the jobs that have ended or are gone."""
         return [EndedJob(**row) for row in await self._rows(_ENDED, ids=list(ids))]
 
-    async def delete(self, ids: Iterable[int], *, waiting: bool = False) -> None:
-        """Delete jobs with their results; with `waiting`, only those that no worker has taken."""
-        await self._rows(_DELETE, ids=list(ids), waiting=waiting)
+    async def delete(self, ids: Iterable[int], *, waiting: bool = False) -> list[int]:
+        """Delete jobs with their results, and return their ids.
+
+        With `waiting`, only those that no worker has taken are deleted.
+        """
+        deleted = await self._rows(_DELETE, ids=list(ids), waiting=waiting)
+        return [one["id"] for one in deleted]
 
     async def counts(self) -> QueueCounts:
         """Return the number of jobs and workers."""

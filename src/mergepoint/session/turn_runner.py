@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
@@ -176,12 +177,15 @@ class TurnInputs(TypedDict, total=False):
 
     `inputs` are those that the tree declares; the `answerer` decides at gates, as a function of a
     Question or decisions by path; `config` is passed to every call; the `recorder` receives events.
+    A cancelled task ends its turn; with `on_cancel="leave"` the turn can be resumed, for example by
+    another worker.
     """
 
     inputs: Mapping[str, Any] | None
     answerer: Answerer | Mapping[str, Any] | None
     config: RunnableConfig | None
     recorder: Recorder | None
+    on_cancel: Literal["end", "leave"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -509,7 +513,11 @@ class TurnRunner:
                 raise
             # Also KeyboardInterrupt and a cancelled task, which end the turn as cancelled.
             except BaseException as error:
-                turn.fail(error)
+                leaves = given.get("on_cancel") == "leave"
+                if leaves and isinstance(error, asyncio.CancelledError):
+                    turn.log()
+                else:
+                    turn.fail(error)
                 raise
 
 

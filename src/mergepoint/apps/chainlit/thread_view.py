@@ -84,6 +84,9 @@ class ThreadView:
         return sorted(found, key=lambda one: one.created_at)
 
 
+QUEUED = "**Queued.** This waits for a worker (`mergepoint work`)."
+
+
 def _messages(data: TurnData) -> Iterator[ShownStep]:
     for message in data.messages:
         own = message.role == "user"
@@ -118,6 +121,9 @@ def _turn_steps(data: TurnData) -> Iterator[ShownStep]:
 def _end_notice(data: TurnData) -> Iterator[ShownStep]:
     """Yield the notice that replaces a missing answer, with its buttons."""
     last = data.turn == data.memory.turn
+    if last and data.status.worker == "queued":
+        yield _notice(data, "queued", QUEUED, data.last)
+        return
     if data.end is not None and data.end.error is not None and not data.status.live:
         error = data.end.error
         if data.end.cancelled:

@@ -34,6 +34,8 @@ from mergepoint.tree.nodes import Node
 if TYPE_CHECKING:  # Chainlit writes files when it is imported, and rows don't need it
     from chainlit.element import Element, ElementDict
 
+    from mergepoint.apps.cli.turn_queue import InQueue
+
 NAME = "chainlit"
 """The name under which the rows are stored."""
 
@@ -308,7 +310,8 @@ class Threads:
     """Sessions by id, which are also the ids of Chainlit's threads.
 
     Sessions stay open and are refreshed at each access. Rows of one thread are written in order.
-    `running` returns the state of the turn that this process runs in a thread, or None.
+    `running` returns the state of the turn that this process runs in a thread, or None, and
+    `in_queue` where a session's last turn is in a queue.
     """
 
     def __init__(self, store: Sessions, tree: Node) -> None:
@@ -316,6 +319,7 @@ class Threads:
         self.view = ThreadView(tree, self._read)
         self._run_cache: OrderedDict[str, TurnRun] = OrderedDict()
         self.running: Callable[[str], ThreadStatus | None] = lambda _: None
+        self.in_queue: Callable[[SessionMemory], InQueue] = lambda _: ""
         self._open: OrderedDict[str, SessionMemory] = OrderedDict()
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
@@ -358,6 +362,10 @@ class Threads:
         if running is not None:
             return running
         found = records_of(memory, memory.turn)
+        # Before it is tried whether another process runs it: a worker may be about to lock it.
+        if worker := self._worker(memory):
+            records = () if found is None else found[1]
+            return ThreadStatus(records=records, live=True, worker=worker)
         if found is None:
             return ThreadStatus(elsewhere=runs_elsewhere(memory))
         ended = memory.past.ended(memory.turn)
@@ -372,7 +380,15 @@ class Threads:
         Call it on the event loop: to find out whether another process runs a turn, it holds the
         turn for a moment, and no turn may start meanwhile.
         """
-        return "running" if self.running(thread) is not None else mark_of(self.memory(thread))
+        if self.running(thread) is not None:
+            return "running"
+        memory = self.memory(thread)
+        return "running" if self._worker(memory) else mark_of(memory)
+
+    def _worker(self, memory: SessionMemory) -> InQueue:
+        ended = memory.past.ended(memory.turn)
+        over = memory.turn == 0 or (ended is not None and ended.error is None)
+        return "" if over else self.in_queue(memory)
 
     def _read(self, memory: SessionMemory, run: str) -> TurnRun:
         """Return the run of a finished turn, which is cached because it can't change."""

@@ -9,8 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chainlit.session import WebsocketSession
 
@@ -36,6 +35,9 @@ from mergepoint.session.entries import StepType, execution_content
 from mergepoint.session.session_memory import SessionMemory, records_of
 from mergepoint.session.turn_runner import TurnRunner
 
+if TYPE_CHECKING:
+    from mergepoint.apps.cli.turn_queue import InQueue, TurnQueue
+
 _LEAF_EVENTS = ("step", "call")
 
 
@@ -50,11 +52,19 @@ class LiveTurn:
         self._partial: dict[str, Partial] = {}
         self._stopped: list[Partial] = []
         self._records: Sequence[CallRecord] | None = None
+        self._worker: InQueue = ""
 
     def status(self) -> ThreadStatus:
         """Return the current state of the turn."""
         partial = tuple(self._partial.values())
-        return ThreadStatus(records=self._read_records(), partial=partial, live=True)
+        records = self._read_records()
+        return ThreadStatus(records=records, partial=partial, live=True, worker=self._worker)
+
+    def receive(self, worker: InQueue, records: Sequence[CallRecord]) -> None:
+        """Take the state of a turn that a worker carries out."""
+        if worker != self._worker or len(records) != len(self._records or ()):
+            self._worker, self._records = worker, records
+            self.changed.set()
 
     def interrupted(self) -> Sequence[Partial]:
         """Return the stopped calls with their partial output."""
@@ -102,7 +112,15 @@ CHANGE = "Write in a message what should be different."
 # Seconds between two updates of the tabs while a turn runs.
 _UPDATE_SECONDS = 0.04
 
-Act = Callable[..., Awaitable[object]]
+WITH_WORKER = "A worker has this turn already, and can't be stopped from here."
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """The work of a turn, given its state; `queued` if a worker does it."""
+
+    work: Callable[[LiveTurn], Awaitable[object]]
+    queued: bool = False
 
 
 class Refused(MergepointError):
@@ -116,21 +134,28 @@ class _Running:
     live: LiveTurn
     memory: SessionMemory
     ids: ChainlitIds
+    queued: bool = False
     task: asyncio.Task[None] | None = None
 
 
 class TurnController:
-    """Serves the tabs of one server: one turn at a time per thread, for any number of tabs."""
+    """Serves the tabs of one server: one turn at a time per thread, for any number of tabs.
 
-    def __init__(self, threads: Threads, turns: TurnRunner) -> None:
+    With a queue, turns are resumed by its workers, and this server follows them.
+    """
+
+    def __init__(self, threads: Threads, turns: TurnRunner, queue: TurnQueue | None = None) -> None:
         self.threads = threads
         self._turns = turns
+        self._queue = queue
         self._running: dict[str, _Running] = {}
         self._tabs: dict[str, TabView] = {}
         self._background: set[asyncio.Task[None]] = set()
         # One lock per thread: two quick messages must not both start a turn.
         self._start_locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         threads.running = self._status
+        if queue is not None:
+            threads.in_queue = queue.state
 
     def tab(self, session: WebsocketSession) -> TabView:
         """Return a tab's view, and subscribe the tab to its thread."""
@@ -170,7 +195,11 @@ class TurnController:
         unfinished, question = memory.unfinished, pending(self._turns, memory)
         if unfinished is None:
             ids = replace(ids, turn_steps={**ids.turn_steps, message: run})
-            act = partial(say, self._turns, memory, text, message_id=message)
+            act = Act(
+                lambda live: say(
+                    self._turns, memory, text, message_id=message, listeners=live.listeners
+                )
+            )
         elif question is not None:
             entry = f"{unfinished.run}/{question.path}/step-1"
             decide(self._turns, memory, {"decision": "reject", "feedback": text}, to=question.key)
@@ -181,7 +210,7 @@ class TurnController:
             ids = ChainlitIds(
                 turn_steps={**ids.turn_steps, message: run}, replies={**ids.replies, entry: message}
             )
-            act = partial(go_on, self._turns, memory)
+            act = self._resume(memory)
         else:
             raise Refused(UNFINISHED)
         return self._begin(thread, memory, ids, act)
@@ -205,7 +234,7 @@ class TurnController:
                 await self._open_editor(memory, tab, payload)
             elif act == CANCEL:
                 cancel(memory, "by the user")
-            elif callable(act):
+            elif isinstance(act, Act):
                 return self._begin(thread, memory, ids_of(self.threads.rows(thread)), act)
         await self._update_tabs(thread)
         await self._send_mark(thread)
@@ -247,12 +276,19 @@ class TurnController:
                 decide(self._turns, memory, decision, to=question.key)
             except MergepointError as error:
                 return str(error)
-            act = partial(go_on, self._turns, memory)
+            act = self._resume(memory)
             return self._begin(thread, memory, ids_of(self.threads.rows(thread)), act)
 
     async def stop(self, thread: str) -> None:
-        """Stop a thread's turn and everything that runs for it."""
+        """Stop a thread's turn and everything that runs for it, or take it back from the queue."""
         running = self._running.get(thread)
+        if running is not None and running.queued and self._queue is not None:
+            # The turn is followed until the queue doesn't have it any more.
+            if not await self._queue.take_back(running.memory) and thread in self._running:
+                for tab in self._tabs_of(thread):
+                    await tab.toast(WITH_WORKER)
+                    await tab.busy(working=True)
+            return
         if running is not None and running.task is not None and not running.task.cancelling():
             running.task.cancel()
 
@@ -260,6 +296,8 @@ class TurnController:
         """Send the buttons to a tab that loads a thread; stored messages aren't sent again."""
         thread, tab = session.thread_id, self.tab(session)
         try:
+            async with self._start_locks[thread]:
+                self._follow_again(thread)
             steps = self.threads.steps(thread)
         # The loaded thread shows the error itself.
         except MergepointError:
@@ -285,13 +323,13 @@ class TurnController:
         if payload.get("turn") != memory.turn:
             return None
         status = self.threads.status(memory)
-        if status.elsewhere:
+        if status.elsewhere or status.worker:
             return None
         if name == GO_ON:
             ended = memory.past.ended(memory.turn)
             failed = ended is not None and ended.error is not None and not ended.cancelled
             free = failed or (memory.unfinished is not None and not status.questions)
-            return partial(go_on, self._turns, memory) if free else None
+            return self._resume(memory) if free else None
         if memory.unfinished is None:
             return None
         question = pending(self._turns, memory)
@@ -299,14 +337,50 @@ class TurnController:
             return None
         if name == APPROVE and question is not None:
             decide(self._turns, memory, "approve", to=question.key)
-            return partial(go_on, self._turns, memory)
+            return self._resume(memory)
         return name
+
+    def _resume(self, memory: SessionMemory) -> Act:
+        """Return the act that resumes a turn: here, or on a worker."""
+        queue = self._queue
+        if queue is None:
+            return Act(lambda live: go_on(self._turns, memory, listeners=live.listeners))
+
+        async def hand_over(live: LiveTurn) -> None:
+            try:
+                await queue.put(memory)
+            except MergepointError as error:
+                for tab in self._tabs_of(memory.session_id):
+                    await tab.toast(f"The turn wasn't added to the queue: {error}")
+                raise
+            await queue.follow(memory, live.receive)
+
+        return Act(hand_over, queued=True)
+
+    def _follow_again(self, thread: str) -> None:
+        """Follow a turn that is in the queue, as after a restart of the server."""
+        queue = self._queue
+        if queue is None or thread in self._running:
+            return
+        memory = self.threads.memory(thread)
+        status = self.threads.status(memory)
+        if not status.worker:
+            return
+
+        async def follow(live: LiveTurn) -> None:
+            # As in `_join`: updates that are sent now would be overwritten.
+            await asyncio.sleep(5 * _UPDATE_SECONDS)
+            await queue.follow(memory, live.receive)
+
+        ids = ids_of(self.threads.rows(thread))
+        self._begin(thread, memory, ids, Act(follow, queued=True))
+        self._running[thread].live.receive(status.worker, status.records)
 
     def _begin(
         self, thread: str, memory: SessionMemory, ids: ChainlitIds, act: Act
     ) -> asyncio.Task[None]:
         # The task gets an empty context: Chainlit's context of one tab must not leak into the turn.
-        running = self._running[thread] = _Running(LiveTurn(memory), memory, ids)
+        running = self._running[thread] = _Running(LiveTurn(memory), memory, ids, act.queued)
         running.task = asyncio.create_task(self._run(thread, running, act), context=Context())
         return running.task
 
@@ -321,7 +395,7 @@ class TurnController:
             await tab.busy(working=True)
         await self._send_mark(thread)
         try:
-            await act(listeners=running.live.listeners)
+            await act.work(running.live)
         except asyncio.CancelledError:
             LOG.info("a turn of %s was stopped", thread)
             self._store_stopped(running)

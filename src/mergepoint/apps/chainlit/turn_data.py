@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import BaseMessage
 
@@ -23,6 +23,9 @@ from mergepoint.tree.decision import Decision, Question
 from mergepoint.tree.leaves import Step
 from mergepoint.tree.nodes import Gate, Node, children, root_path, walk
 from mergepoint.tree.prompts import as_text
+
+if TYPE_CHECKING:
+    from mergepoint.apps.cli.turn_queue import InQueue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +194,8 @@ class Partial:
 class ThreadStatus:
     """State of the last turn: its records, open questions, and calls in progress.
 
-    `live` means that this process runs it, `elsewhere` that another process does.
+    `live` means that this process runs it or follows it, `elsewhere` that another process runs it.
+    `worker` says where it is if it was handed to a queue.
     """
 
     records: Sequence[CallRecord] = ()
@@ -199,6 +203,7 @@ class ThreadStatus:
     partial: Sequence[Partial] = ()
     live: bool = False
     elsewhere: bool = False
+    worker: InQueue = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

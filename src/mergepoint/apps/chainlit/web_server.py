@@ -17,12 +17,16 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mergepoint.apps.chainlit.security import ExternalLinkFilter, Logins, RequestGuard
 from mergepoint.core.errors import MergepointError, install_command
 from mergepoint.journal.checked_lines import write_whole
 from mergepoint.session.session_store import sessions_at
 from mergepoint.session.turn_runner import TurnRunner
+
+if TYPE_CHECKING:
+    from mergepoint.apps.cli.turn_queue import TurnQueue
 
 SECRET = "secret"  # noqa: S105  (the file's name)
 _HERE = Path(__file__).parent
@@ -185,6 +189,7 @@ class UiSettings:
         logins: File of users who may log in; None means one local user.
         browser: Whether to open a browser.
         starters: Labels and messages that a new page offers.
+        queue: The queue that decided turns are handed to; None to run them here.
     """
 
     turns: TurnRunner
@@ -194,6 +199,7 @@ class UiSettings:
     logins: Path | None = None
     browser: bool = False
     starters: Sequence[tuple[str, str]] = ()
+    queue: TurnQueue | None = None
 
 
 def check_extra() -> None:
@@ -264,7 +270,8 @@ def _install(ui: UiSettings, logins: Logins | None, port: int) -> None:
     config.run.port = port
     # With `headless` set, Chainlit opens no browser when the server starts.
     config.run.headless = not ui.browser
-    controller = TurnController(Threads(sessions_at(ui.store), ui.turns.tree), ui.turns)
+    threads = Threads(sessions_at(ui.store), ui.turns.tree)
+    controller = TurnController(threads, ui.turns, ui.queue)
     install(controller, logins=logins, starters=ui.starters)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -19,11 +19,6 @@ from mergepoint.apps.cli.options import (
     complete_workflows,
 )
 from mergepoint.apps.cli.output import CommandError, put, put_json_line, tell
-
-if TYPE_CHECKING:
-    from mergepoint.apps.cli.chat_loop import ChatSetup
-    from mergepoint.session.turn_runner import TurnRunner
-
 
 CHAT_EXAMPLES = (
     "mergepoint chat",
@@ -82,6 +77,7 @@ UI_EXAMPLES = (
     "mergepoint ui my_tree.py:tree --port 0 --headless",
     "mergepoint ui --new-login ada >> logins.txt",
     "mergepoint ui --host 0.0.0.0 --login logins.txt",
+    "mergepoint ui --enqueue --sessions postgresql://postgres@localhost/runs",
 )
 
 
@@ -137,6 +133,15 @@ def ui(
             panel=SERVER,
         ),
     ] = None,
+    enqueue: Annotated[
+        bool,
+        option(
+            "--enqueue",
+            help="After a decision, 'mergepoint work' goes on with the turn. Its queue is in the "
+            "database of --sessions (default: the variable MERGEPOINT_STORE).",
+            panel=SERVER,
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Chat with the agent in the browser, with plans to approve and a history to resume.
@@ -150,6 +155,7 @@ def ui(
         return
     from mergepoint.apps.chainlit.web_server import UiSettings, check_extra, serve
     from mergepoint.apps.cli.chat_loop import new_setup
+    from mergepoint.session.session_store import sessions_at
 
     check_extra()
     changed = [
@@ -159,16 +165,25 @@ def ui(
     ]
     if target is not None and changed:
         raise CommandError(f"{', '.join(changed)}: only for the agent. Remove TARGET or them.")
+    queue = None
+    if enqueue:
+        from mergepoint.apps.cli.turn_queue import in_database, turn_queue
+
+        options = in_database(options)
+        queue = turn_queue(options, target)
     setup = new_setup(options)
     store = options.sessions
+    # str() of a database masks its password.
+    named = str(sessions_at(store)) if "://" in store else store
 
     def ready(address: str) -> None:
         if json:
-            put_json_line({"address": address, "sessions": store})
-        else:
-            tell(f"{address} shows the sessions in {store}; Ctrl-C ends it")
+            put_json_line({"address": address, "sessions": named})
+            return
+        then = ", and hands decided turns to its queue" if enqueue else ""
+        tell(f"{address} shows the sessions in {named}{then}; Ctrl-C ends it")
 
-    turns = setup.turns() if target is None else _turns(target, setup)
+    turns = setup.turns(target)
     starters = _STARTERS if target is None and not options.skills else ()
     serve(
         UiSettings(
@@ -179,6 +194,7 @@ def ui(
             logins=login,
             browser=not headless,
             starters=starters,
+            queue=queue,
         ),
         ready=ready,
     )
@@ -189,30 +205,6 @@ _STARTERS = (
     ("Open orders", "How many orders are open?"),
     ("Stock by warehouse", "How much stock is in each warehouse?"),
 )
-
-
-def _turns(target: str, setup: ChatSetup) -> TurnRunner:
-    """Return the runner of a tree that answers. Raises CommandError if it needs inputs."""
-    from mergepoint.session.turn_runner import TurnRunner
-    from mergepoint.targets import find_target
-    from mergepoint.tree.nodes import REQUIRED
-
-    tree = find_target(target).tree
-    if tree is None:
-        raise CommandError(f"{target!r} is a recipe, and a chat needs a tree.")
-    needed = [one.name for one in getattr(tree, "inputs", ()) if one.default is REQUIRED]
-    if needed:
-        raise CommandError(
-            f"{target} needs the inputs {', '.join(map(repr, needed))}, and a page has only "
-            "messages. Add defaults to the inputs, or use mergepoint run."
-        )
-    return TurnRunner(
-        tree,
-        model=setup.model,
-        settings=setup.settings,
-        budget=setup.budget,
-        prices=setup.prices,
-    )
 
 
 def _new_password() -> str:

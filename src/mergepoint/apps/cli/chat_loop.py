@@ -40,6 +40,8 @@ from mergepoint.session.fact_extraction import learn_facts
 from mergepoint.session.session_memory import SessionMemory, Sessions, failed_turn, records_of
 from mergepoint.session.session_store import sessions_at
 from mergepoint.session.turn_runner import Reply, TurnRunner
+from mergepoint.targets import find_target
+from mergepoint.tree.nodes import REQUIRED, Node
 from mergepoint.tree.policy import Budget
 
 _APPROVALS: Final[Mapping[Approval, tuple[Asked, ...]]] = {
@@ -72,8 +74,19 @@ class ChatSetup:
     quiet: bool = False
     traceback: bool = False
 
-    def turns(self) -> TurnRunner:
-        """Return the runner of the turns."""
+    def turns(self, target: str | None = None) -> TurnRunner:
+        """Return the runner of the turns, of the agent or of a tree that answers.
+
+        Raises CommandError for a recipe, and for a tree that needs inputs.
+        """
+        if target is not None:
+            return TurnRunner(
+                _answering_tree(target),
+                model=self.model,
+                settings=self.settings,
+                budget=self.budget,
+                prices=self.prices,
+            )
         tree = agent(self.skills, files=self.files, runner=self.runner, ask=self.ask)
         return TurnRunner(
             tree,
@@ -83,6 +96,19 @@ class ChatSetup:
             prices=self.prices,
             meta={CHAT_OPTIONS: list(self.resume_words)},
         )
+
+
+def _answering_tree(target: str) -> Node:
+    tree = find_target(target).tree
+    if tree is None:
+        raise CommandError(f"{target!r} is a recipe, and a chat needs a tree.")
+    needed = [one.name for one in getattr(tree, "inputs", ()) if one.default is REQUIRED]
+    if needed:
+        raise CommandError(
+            f"{target} needs the inputs {', '.join(map(repr, needed))}, and a page has only "
+            "messages. Add defaults to the inputs, or use mergepoint run."
+        )
+    return tree
 
 
 def new_setup(options: ChatOptions) -> ChatSetup:

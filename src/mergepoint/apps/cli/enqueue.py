@@ -248,10 +248,14 @@ async def carry_out(store: Store, order: Mapping[str, Any]) -> dict[str, Any]:
     except GateOpen as error:
         return {"status": "waiting", "gates": [str(one.path) for one in error.questions]}
     except Exception as error:  # noqa: BLE001  (whatever it is, the worker goes on)
-        path = getattr(error, "pipeline_path", "") or ""
-        kind = type(error).__name__
-        plain = {"type": kind, "message": describe_error(error), "path": path}
-        return {"status": "failed", "error": plain}
+        return failure_of(error)
+
+
+def failure_of(error: Exception) -> dict[str, Any]:
+    """Return the result of an order that ended with an error."""
+    path = getattr(error, "pipeline_path", "") or ""
+    plain = {"type": type(error).__name__, "message": describe_error(error), "path": path}
+    return {"status": "failed", "error": plain}
 
 
 async def _carried_out(store: Store, order: RunOrder) -> dict[str, Any]:

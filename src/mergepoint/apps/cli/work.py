@@ -54,10 +54,11 @@ def work(
 ) -> None:
     """Take runs from a queue and run them, until Ctrl-C or SIGTERM.
 
-    It takes the runs of 'run --enqueue', 'resume --enqueue' and 'batch --engine queue', and those
-    of workers that died. After a signal it takes no more runs; runs that aren't done after the
-    grace period are left for other workers, without repeating recorded calls. A second signal
-    leaves them at once. With --json, each event is a JSON object on a line of stdout.
+    It takes the runs of 'run --enqueue', 'resume --enqueue' and 'batch --engine queue', the turns
+    of 'ui --enqueue', and those of workers that died. After a signal it takes no more runs; runs
+    that aren't done after the grace period are left for other workers, without repeating recorded
+    calls. A second signal leaves them at once. With --json, each event is a JSON object on a line
+    of stdout.
     """
     from mergepoint.apps.cli.run_store import VARIABLE, RunStore, database_url
 
@@ -84,10 +85,16 @@ async def _work(
     url: str, runs: Any, *, concurrency: int, until_empty: bool, grace: float, report: _Report
 ) -> None:
     from mergepoint.apps.cli.enqueue import carry_out
+    from mergepoint.apps.cli.turn_queue import carry_out_turn
     from mergepoint.scale.job_queue import open_queue
     from mergepoint.scale.queue_worker import QueueWorker
+    from mergepoint.session.session_store import sessions_at
+
+    sessions = sessions_at(url)
 
     async def run_order(order: Mapping[str, Any]) -> Mapping[str, Any]:
+        if "session" in order:
+            return await carry_out_turn(sessions, order)
         return await carry_out(runs.store, order)
 
     async with open_queue(url) as queue:
