@@ -37,9 +37,12 @@ LEFT_OUT = (
     LeftOut("-e '.[dev]' && python -m pytest", ".ci/run", "tests=$(command_of test)"),
     LeftOut("-e '.[chainlit]'", ".ci/run", "-e '.[browser,queue,sql,testing]'"),
     LeftOut("-e '.[view]'", ".ci/run", "tests=$(command_of test)"),
+    LeftOut("-e '.[queue]'", ".ci/run", "-e '.[openai,queue,ray,sql,testing]'"),
+    LeftOut("-e '.[ray,postgres]'", ".ci/run", "-e '.[openai,queue,ray,sql,testing]'"),
     # Half an hour of measuring; the tests run all measures on the smallest sizes.
     LeftOut("tests/benchmarks/run.py", "tests/benchmarks/test_benchmarks.py", "sizes=SMALLEST"),
     LeftOut("tests/benchmarks/journals.py", "tests/benchmarks/test_benchmarks.py", "measured("),
+    LeftOut("tests/benchmarks/batch.py", "tests/benchmarks/test_benchmarks.py", "batches("),
     # A collector, which the test of the command serves itself.
     LeftOut(" --otlp ", "tests/apps/test_spans.py", '"--otlp", collector.url'),
     # A PostgreSQL server: the test runs every command of the page with one of its own.

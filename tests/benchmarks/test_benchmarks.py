@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
 from tests.benchmarks.bare import bare, calls_alone
+from tests.benchmarks.batch import main as batches
 from tests.benchmarks.by_hand import by_hand, saved_by_hand
 from tests.benchmarks.command import main
 from tests.benchmarks.contender import Contender, Mode
@@ -230,3 +233,12 @@ def test_journals_of_each_store_are_measured() -> None:
         assert one.kilobytes > 1
         assert one.watched.elapsed > 0
         assert "runs/s" in one.told(memory)
+
+
+@pytest.mark.campaign
+def test_calls_of_a_client_in_a_batch_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    """A batch whose calls go to a server costs more than one with a model in the process."""
+    asyncio.run(batches(["client"], whole=False))
+    found = re.findall(r"([\d.]+) (?:ms/run|with OpenAI)", capsys.readouterr().out)
+    own, whole = map(float, found)
+    assert 0 < own < whole
