@@ -137,7 +137,7 @@ def ui(
         bool,
         option(
             "--enqueue",
-            help="After a decision, 'mergepoint work' goes on with the turn. Its queue is in the "
+            help="After a decision, 'mergepoint work' continues the turn. Its queue is in the "
             "database of --sessions (default: the variable MERGEPOINT_STORE).",
             panel=SERVER,
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -243,8 +243,13 @@ async def carry_out(store: Store, order: Mapping[str, Any]) -> dict[str, Any]:
 
     The status is "done", "failed", or "waiting" for a run at a gate.
     """
+    return await outcome_of(lambda: _carried_out(store, RunOrder(**order)))
+
+
+async def outcome_of(work: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+    """Return the result of carrying out an order, or its `status` with the error or open gates."""
     try:
-        return await _carried_out(store, RunOrder(**order))
+        return await work()
     except GateOpen as error:
         return {"status": "waiting", "gates": [str(one.path) for one in error.questions]}
     except Exception as error:  # noqa: BLE001  (whatever it is, the worker goes on)

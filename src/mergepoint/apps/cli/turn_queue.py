@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from mergepoint.apps.cli.chat_loop import new_setup
-from mergepoint.apps.cli.enqueue import failure_of
+from mergepoint.apps.cli.enqueue import outcome_of
 from mergepoint.apps.cli.invocation import Invocation, has_key, with_environment
 from mergepoint.apps.cli.options import SESSIONS, ChatOptions
 from mergepoint.apps.cli.output import CommandError
 from mergepoint.apps.cli.run_store import VARIABLE
-from mergepoint.core.errors import GateOpen, SessionError
+from mergepoint.core.errors import SessionError
 from mergepoint.journal.call_records import CallRecord
 from mergepoint.journal.checked_lines import JournalError
 from mergepoint.journal.sql_journal import SqlStore
@@ -82,12 +82,7 @@ async def carry_out_turn(sessions: Sessions, order: Mapping[str, Any]) -> dict[s
 
     The status is "done", "failed", or "waiting" for a turn at a gate.
     """
-    try:
-        return await _carried_out(sessions, TurnOrder(**order))
-    except GateOpen as error:
-        return {"status": "waiting", "gates": [str(one.path) for one in error.questions]}
-    except Exception as error:  # noqa: BLE001  (whatever it is, the worker goes on)
-        return failure_of(error)
+    return await outcome_of(lambda: _carried_out(sessions, TurnOrder(**order)))
 
 
 async def _carried_out(sessions: Sessions, order: TurnOrder) -> dict[str, Any]:
